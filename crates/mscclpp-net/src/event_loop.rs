@@ -4,7 +4,8 @@
 //! 1. A command is queued before the event descriptor is set, and [`EventLoop::wait_until`] clears the descriptor
 //!    before its caller takes the queue. So a command is either taken in this turn, or the descriptor is still set
 //!    for the next one.
-//! 2. A socket is reported for as long as it is ready: an event that the caller leaves unhandled is reported again.
+//! 2. Forked children do not keep a watched socket open, so that a peer learns when this process ends.
+//! 3. A socket is reported for as long as it is ready: an event that the caller leaves unhandled is reported again.
 //!
 //! The errors are those of the system: no descriptor, memory or thread is left.
 
@@ -114,15 +115,17 @@ impl<C> EventLoop<C> {
     /// Watches the one listener of this loop, whose token is [`LISTENER`].
     ///
     /// Unlike other sockets, the listener is reported once for each connection that comes (an exception to invariant
-    /// 2). A caller that does not accept all waiting connections, because there are too many or no descriptors left,
+    /// 3). A caller that does not accept all waiting connections, because there are too many or no descriptors left,
     /// must remember to go on later.
     pub fn add_listener(&self, listener: impl AsFd) -> Result<(), SystemError> {
+        mscclpp_os::keep_from_children(&listener);
         self.register(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
     /// Watches a socket. Returns its token, which is larger than all tokens before it.
     pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
         let token = self.next_token;
+        mscclpp_os::keep_from_children(&socket);
         self.register(socket, token, interest.flags())?;
         self.next_token += 1;
         Ok(token)
@@ -131,6 +134,7 @@ impl<C> EventLoop<C> {
     /// Watches a socket under a token that the caller chooses. A caller uses either this or [`add`](Self::add), not
     /// both. The token must not be [`LISTENER`] or `u64::MAX`.
     pub fn watch(&self, socket: impl AsFd, token: u64, interest: Interest) -> Result<(), SystemError> {
+        mscclpp_os::keep_from_children(&socket);
         self.register(socket, token, interest.flags())
     }
 

@@ -3,17 +3,20 @@
 //! - [`host`]: the identity of the node;
 //! - [`env`](mod@env): environment variables whose values have a form;
 //! - [`waiting`]: how threads wait, and log lines about long waits;
+//! - [`keep_from_children`]: sockets that forked children do not keep open;
 //! - [`random()`], [`SystemError`], [`SystemFailure`], [`Report`]: random bytes, failed system calls, errors with their causes.
 //!
 //! This crate depends on no crate of the repository, and serves the others; its API changes with theirs.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod backoff;
 pub mod env;
 mod error;
+mod fork;
 pub mod host;
 mod random;
 pub mod waiting;
 
 pub use error::{Report, SystemCall, SystemError, SystemFailure};
+pub use fork::keep_from_children;
 pub use random::random;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mscclpp_net::{SystemCall, interface, random};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::env::{Env, INTERFACE};
 use crate::inbox::Inbox;
@@ -87,11 +87,12 @@ fn publish(id: &UniqueId, listener: TcpListener, here: Place, time: Duration) ->
     };
     let formation = Formation::of_directory(Directory::new(here, Arc::clone(&claimed)));
     let thread = Arc::new(ReactorHandle::new(Arc::new(Inbox::default()))?);
+    mscclpp_os::keep_from_children(&listener);
     let accepted = listener.try_clone().during("duplicating a socket")?;
     let directory = Job::new(plan, formation, now);
     let reactor = Reactor::new(0, directory, Arc::clone(&thread), Some(accepted), Places::default())?;
     let process = std::process::id();
-    PUBLISHED.lock().push(Published { job, process, listener, claimed, thread });
+    own().push(Published { job, process, listener, claimed, thread });
     let started = forming::start_thread("mscclpp-id", reactor, move || {
         PUBLISHED.lock().retain(|published| published.job != job);
     });
@@ -101,13 +102,20 @@ fn publish(id: &UniqueId, listener: TcpListener, here: Place, time: Duration) ->
     started.map(drop)
 }
 
+/// Returns all ids of this process. The child of a fork forgets those of its parent, whose sockets it has not.
+fn own() -> MutexGuard<'static, Vec<Published>> {
+    let (mut all, here) = (PUBLISHED.lock(), std::process::id());
+    if all.iter().any(|published| published.process != here) {
+        std::mem::forget(std::mem::take(&mut *all));
+    }
+    all
+}
+
 /// Takes the listener of an id for its rank 0. Returns `None` if another process made the id, or has its rank 0, or if
 /// the listener was taken or closed before.
 pub(crate) fn take(id: &UniqueId) -> Option<TcpListener> {
     let published = {
-        let mut all = PUBLISHED.lock();
-        // In a fork, the sockets of its parent's ids are closed: they would keep the ports open when the parent ends.
-        all.retain(|published| published.process == std::process::id());
+        let mut all = own();
         let at = all.iter().position(|published| published.job == id.job())?;
         if all[at].claimed.swap(true, Ordering::AcqRel) {
             return None;
@@ -122,8 +130,7 @@ pub(crate) fn take(id: &UniqueId) -> Option<TcpListener> {
 
 /// Stops to listen for the ranks of an id. Returns whether this process has listened.
 pub(crate) fn forget(id: &UniqueId) -> bool {
-    let mut all = PUBLISHED.lock();
-    all.retain(|published| published.process == std::process::id());
+    let mut all = own();
     let Some(at) = all.iter().position(|published| published.job == id.job()) else { return false };
     all.swap_remove(at).thread.command(Command::Close);
     true

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::ranks::{PATIENCE, connect, on_threads};
 use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, UniqueId};
-use mscclpp_test_support::{Child, child};
+use mscclpp_test_support::{Child, child, in_fork};
 
 /// The time-out of a rank that is to be told much earlier that it cannot join.
 const LONG: Duration = Duration::from_secs(600);
@@ -18,6 +18,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("who_comes_for_the_id_of_a_killed_process_is_told", || the_process_is_killed(false)),
         Trial::test("who_waits_for_rank_0_is_told_when_the_process_is_killed", || {
             the_process_is_killed(true)
+        }),
+        Trial::test("the_process_of_an_id_forks_rank_0", || {
+            Child::start(&["ids", "fork"]).expect_success();
+            Ok(())
         }),
         Trial::test("two_processes_that_are_rank_0_are_both_named", two_processes_are_rank_0),
     ]
@@ -31,6 +35,17 @@ fn maker(ids: usize) -> (Child, Vec<UniqueId>) {
 }
 
 pub(crate) fn be_rank(role: &[String]) -> ExitCode {
+    if role[0] == "fork" {
+        let id = TcpBootstrap::create_unique_id_in(&Env::default()).expect("an id");
+        let join = |rank| connect(rank, 2, id, PATIENCE).and_then(|job| job.barrier());
+        let child = || in_fork(PATIENCE, || format!("{:?}", join(0)));
+        std::thread::scope(|scope| {
+            let child = scope.spawn(child);
+            join(1).expect("a job with the child");
+            assert_eq!(child.join().expect("the child"), "Ok(())");
+        });
+        return ExitCode::SUCCESS;
+    }
     for _ in 0..role[0].parse().expect("a number of ids") {
         child::say(&TcpBootstrap::create_unique_id_in(&Env::default()).expect("an id").to_hex());
     }

@@ -10,7 +10,7 @@ use crate::ranks::{PATIENCE, free_port, prove};
 use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
-use mscclpp_test_support::{Child, child};
+use mscclpp_test_support::{Child, child, in_fork};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -36,6 +36,8 @@ enum Scenario {
     Busy,
     /// The victim ends its process without dropping its bootstrap.
     Exit,
+    /// The victim forks a child, which lives on when the victim is killed.
+    Forked,
     /// The victim aborts, and ends its process at once.
     Abort,
     /// Rank 1 leaves; after that the victim, below it, is killed.
@@ -44,7 +46,7 @@ enum Scenario {
     Stopped,
 }
 
-const SCENARIOS: [(&str, Scenario); 11] = [
+const SCENARIOS: [(&str, Scenario); 12] = [
     ("forming", Scenario::Forming),
     ("proved", Scenario::Proved),
     ("barrier", Scenario::Barrier),
@@ -53,6 +55,7 @@ const SCENARIOS: [(&str, Scenario); 11] = [
     ("group_barrier", Scenario::GroupBarrier),
     ("busy", Scenario::Busy),
     ("exit", Scenario::Exit),
+    ("killed_with_workers", Scenario::Forked),
     ("abort", Scenario::Abort),
     ("left_before", Scenario::LeftBefore),
     ("stopped", Scenario::Stopped),
@@ -66,6 +69,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             Scenario::LeftBefore => &[3],
             Scenario::Stopped => &[1],
             Scenario::Forming => &[0, 1, 3],
+            Scenario::Forked => &[0, 4],
             Scenario::Proved => &[1, 4],
             _ => &[0, 1, 4],
         };
@@ -130,6 +134,16 @@ fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<
     }
     if scenario == Scenario::Stopped {
         return run_with_a_stopped_rank(&job, victim);
+    }
+    if scenario == Scenario::Forked && rank == victim {
+        // The child lives longer than the test waits.
+        std::thread::spawn(|| {
+            in_fork(3 * PATIENCE, || {
+                std::thread::sleep(2 * PATIENCE);
+                String::new()
+            })
+        });
+        std::thread::sleep(Duration::from_millis(300));
     }
     println!("formed");
     if scenario == Scenario::Busy {

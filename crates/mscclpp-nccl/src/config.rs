@@ -8,12 +8,9 @@ use std::{
 
 use crate::{
     abi::{Config, UNDEFINED},
-    env::Env,
+    env::{Env, MOST_CTAS},
     failure::Failure,
 };
-
-/// The most blocks that a call may have. Larger values in a configuration count as this one, as in NCCL.
-const MOST_CTAS: u32 = 64;
 
 /// The settings of a communicator.
 #[derive(Debug, Clone, PartialEq, Eq)]

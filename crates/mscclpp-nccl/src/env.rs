@@ -4,13 +4,19 @@ use std::{ffi::OsString, path::PathBuf, sync::OnceLock, time::Duration};
 
 use mscclpp::bootstrap::Family;
 
-use crate::{failure::Failure, interface::Pattern};
+use crate::{
+    failure::Failure,
+    files::{self, Files},
+    interface::Pattern,
+};
 
 /// Which lines are written to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// No lines.
     Nothing,
+    /// The version of the library.
+    Version,
     /// Failures.
     Warn,
     /// Failures, a line for each communicator, and one at its end with statistics of its calls.
@@ -20,7 +26,7 @@ pub(crate) enum Level {
 impl Level {
     /// The level that the environment of this process sets, also if other variables are malformed.
     pub(crate) fn of_process() -> Self {
-        Self::from_lookup(std::env::var_os)
+        Self::from_lookup(files::lookup)
     }
 
     /// The level that the environment sets. NCCL's other levels map to the nearest of these. Other values mean no lines, as in
@@ -33,6 +39,7 @@ impl Level {
         match value.to_string_lossy().to_ascii_uppercase().as_str() {
             "INFO" | "ABORT" | "TRACE" => Level::Info,
             "WARN" => Level::Warn,
+            "VERSION" => Level::Version,
             _ => Level::Nothing,
         }
     }
@@ -41,8 +48,6 @@ impl Level {
 /// The values of the environment variables. A variable that is empty counts as not set.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Env {
-    /// `MSCCLPP_NCCL_DEBUG`, or if that is not set `NCCL_DEBUG`: which lines are written.
-    pub(crate) level: Level,
     /// `MSCCLPP_NCCL_FALLBACK`: the path of an NCCL that gets the communicators that are not covered.
     pub(crate) fallback: Option<PathBuf>,
     /// `MSCCLPP_NCCL_SAME_GPU`: whether two ranks may be on one GPU.
@@ -68,13 +73,17 @@ pub(crate) struct Env {
     /// `NCCL_MIN_CTAS` and `NCCL_MAX_CTAS`: the fewest and the most blocks that a call may have.
     pub(crate) min_ctas: Option<u32>,
     pub(crate) max_ctas: Option<u32>,
+    /// The lines for the user about values that were changed.
+    pub(crate) notes: Vec<String>,
     /// `NCCL_P2P_DISABLE`: whether devices must not reach each other's memory.
     pub(crate) p2p_disabled: bool,
 }
 
 /// The variables of NCCL that have an effect on this library.
-const OF_NCCL: [&str; 9] = [
+const OF_NCCL: [&str; 11] = [
+    "NCCL_CONF_FILE",
     "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
     "NCCL_COMM_ID",
     "NCCL_COMM_BLOCKING",
     "NCCL_SOCKET_IFNAME",
@@ -92,24 +101,31 @@ impl Env {
     /// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE) for a malformed value.
     pub(crate) fn of_process() -> Result<&'static Self, Failure> {
         static ENV: OnceLock<Result<Env, Failure>> = OnceLock::new();
-        let env = ENV.get_or_init(|| Self::from_lookup(std::env::var_os));
+        let env = ENV.get_or_init(|| Self::from_lookup(files::lookup));
         env.as_ref().map_err(Clone::clone)
     }
 
     /// The names of NCCL's variables that are set and have no effect on this library.
     pub(crate) fn ignored() -> Vec<String> {
         let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+        let set = set.chain(Files::of_process().names().map(str::to_owned));
         let mut ignored: Vec<String> =
             set.filter(|name| name.starts_with("NCCL_") && !OF_NCCL.contains(&name.as_str())).collect();
         ignored.sort();
+        ignored.dedup();
         ignored
     }
 
     fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, Failure> {
         let reader = Reader(&lookup);
+        if let Some(level) = reader.text("MSCCLPP_NCCL_DEBUG")?
+            && !["VERSION", "WARN", "INFO"].contains(&level.to_ascii_uppercase().as_str())
+        {
+            return Err(bad("MSCCLPP_NCCL_DEBUG", &level, "VERSION, WARN or INFO"));
+        }
+        let mut notes = Vec::new();
         let seconds = reader.number("MSCCLPP_NCCL_TIMEOUT", 1..=31_536_000)?.unwrap_or(1800);
         Ok(Self {
-            level: Level::from_lookup(&lookup),
             fallback: lookup("MSCCLPP_NCCL_FALLBACK").filter(|path| !path.is_empty()).map(PathBuf::from),
             same_gpu: reader.flag("MSCCLPP_NCCL_SAME_GPU")?.unwrap_or(false),
             timeout: Duration::from_secs(seconds.into()),
@@ -126,8 +142,9 @@ impl Env {
                 Some(other) => return Err(bad("NCCL_SOCKET_FAMILY", other, "AF_INET or AF_INET6")),
             },
             host_id: reader.text("NCCL_HOSTID")?,
-            min_ctas: reader.number("NCCL_MIN_CTAS", 1..=64)?,
-            max_ctas: reader.number("NCCL_MAX_CTAS", 1..=64)?,
+            min_ctas: reader.blocks("NCCL_MIN_CTAS", &mut notes)?,
+            max_ctas: reader.blocks("NCCL_MAX_CTAS", &mut notes)?,
+            notes,
             p2p_disabled: reader.flag("NCCL_P2P_DISABLE")?.unwrap_or(false),
         })
     }
@@ -153,6 +170,19 @@ impl Reader<'_> {
         }
     }
 
+    /// A number of blocks. One that is out of range is cut, with a note.
+    fn blocks(&self, name: &'static str, notes: &mut Vec<String>) -> Result<Option<u32>, Failure> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let Ok(number) = text.parse::<i64>() else {
+            return Err(bad(name, &text, &format!("a number from 1 to {MOST_CTAS}")));
+        };
+        let cut = number.clamp(1, MOST_CTAS.into());
+        if cut != number {
+            notes.push(format!("{name}={text} counts as {cut}: 1 to {MOST_CTAS} are allowed"));
+        }
+        Ok(u32::try_from(cut).ok())
+    }
+
     fn number(
         &self,
         name: &'static str,
@@ -165,6 +195,9 @@ impl Reader<'_> {
         }
     }
 }
+
+/// The most blocks that a call may have. Larger numbers count as this one, as in NCCL.
+pub(crate) const MOST_CTAS: u32 = 64;
 
 fn bad(name: &str, value: &str, allowed: &str) -> Failure {
     Failure::usage(format!("{name}={value:?} is not valid: {allowed}"))
@@ -195,12 +228,25 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_blocks_that_is_out_of_range_is_cut_with_a_line() {
+        for (name, value, cut) in
+            [("NCCL_MAX_CTAS", "128", 64), ("NCCL_MIN_CTAS", "0", 1), ("NCCL_MIN_CTAS", "-3", 1)]
+        {
+            let env = env(name, value).unwrap();
+            assert_eq!(env.max_ctas.or(env.min_ctas), Some(cut));
+            assert!(env.notes[0].contains(&format!("{name}={value} counts as {cut}")), "{:?}", env.notes);
+        }
+        assert_eq!(env("NCCL_MAX_CTAS", "64").unwrap().notes, [""; 0]);
+    }
+
+    #[test]
     fn a_malformed_value_is_named_with_what_is_allowed() {
         for (name, value, allowed) in [
             ("MSCCLPP_NCCL_TIMEOUT", "0", "from 1 to"),
             ("MSCCLPP_NCCL_SAME_GPU", "yes", "0, 1, false or true"),
             ("NCCL_SOCKET_FAMILY", "ipv4", "AF_INET6"),
             ("NCCL_MIN_CTAS", "many", "from 1 to 64"),
+            ("MSCCLPP_NCCL_DEBUG", "VERBOSE", "VERSION, WARN or INFO"),
         ] {
             let text = env(name, value).unwrap_err().text;
             assert!(text.contains(name) && text.contains(value) && text.contains(allowed), "{text}");
@@ -214,7 +260,8 @@ mod tests {
         };
         assert_eq!(of("", "INFO"), Level::Info);
         assert_eq!(of("warn", "INFO"), Level::Warn);
-        assert_eq!(of("", "VERSION"), Level::Nothing);
+        assert_eq!(of("", "VERSION"), Level::Version);
+        assert_eq!(of("", "whatever"), Level::Nothing);
         assert_eq!(of("", "TRACE"), Level::Info);
         assert_eq!(Level::from_lookup(|_| None), Level::Nothing);
     }

@@ -9,10 +9,12 @@ use std::{
 };
 
 use mscclpp::{
-    Bootstrap, Communicator, Context, ContextExt, Gpu, LocalBootstrap, Platform, TcpBootstrap,
-    bootstrap::Forming,
+    Bootstrap, Communicator, Context, ContextExt, Error as Below, Gpu, LocalBootstrap, Platform,
+    TcpBootstrap,
+    bootstrap::{Forming, MeetingPlace},
+    errors::BootstrapError,
 };
-use mscclpp_collectives::{Collectives, Query, Selection, Selector, Tuned};
+use mscclpp_collectives::{Collectives, Error, Query, Selection, Selector, Tuned};
 
 use crate::{
     abi::{Code, Config, Handle, UniqueId},
@@ -38,7 +40,8 @@ const MOST_CALLS_AT_ONCE: u32 = 32;
 
 /// A job whose ranks are still meeting, or have met.
 pub(crate) enum Job {
-    Forming(Box<Forming>),
+    /// With whether the job meets at the address in `NCCL_COMM_ID`.
+    Forming(Box<Forming>, bool),
     Met(Arc<dyn Bootstrap>),
 }
 
@@ -78,7 +81,18 @@ pub(crate) fn join(rank: usize, ranks: usize, id: &UniqueId, env: &Env) -> Resul
         return alone.map(|alone| Job::Met(Arc::new(alone))).ok_or_else(|| Failure::argument("no ranks"));
     }
     let builder = id::settings(TcpBootstrap::builder(rank, ranks), env)?;
-    Ok(Job::Forming(Box::new(builder.start(place)?)))
+    let by_address = matches!(place, MeetingPlace::Address(_));
+    let forming = builder.start(place).map_err(|error| of_address(by_address, error))?;
+    Ok(Job::Forming(Box::new(forming), by_address))
+}
+
+/// The failure of a job. One that meets at an address names the variable that has the address.
+fn of_address(by_address: bool, error: BootstrapError) -> Failure {
+    let failure = Failure::from(Below::from(error));
+    match by_address {
+        true => Failure { text: format!("NCCL_COMM_ID: {}", failure.text), ..failure },
+        false => failure,
+    }
 }
 
 /// `ncclCommInitAll`: makes the communicators of all ranks in this process, one on each of `devices`.
@@ -158,7 +172,7 @@ pub(crate) fn in_background<K: Send + 'static>(
 fn meet(comm: &Comm, job: Job) -> Result<Arc<dyn Bootstrap>, Failure> {
     let bootstrap: Arc<dyn Bootstrap> = match job {
         Job::Met(bootstrap) => bootstrap,
-        Job::Forming(forming) => {
+        Job::Forming(forming, by_address) => {
             // The loop ends at the latest with the time-out of the job.
             while !forming.poll() {
                 if comm.was_aborted() {
@@ -167,7 +181,7 @@ fn meet(comm: &Comm, job: Job) -> Result<Arc<dyn Bootstrap>, Failure> {
                 }
                 thread::sleep(POLL);
             }
-            Arc::new(forming.wait()?)
+            Arc::new(forming.wait().map_err(|error| of_address(by_address, error))?)
         }
     };
     comm.met(&bootstrap);
@@ -223,7 +237,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     if let Some(least) = least {
         builder = builder.selector(AtLeast(least));
     }
-    let collectives = builder.connect()?;
+    let collectives = builder.connect().map_err(named)?;
     let ours = Ours {
         statistics: Statistics::new(),
         comm: communicator,
@@ -235,6 +249,19 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         report::info(&formed(comm, &ours, &devices, begun.elapsed()));
     }
     Ok(Ok(Backend::Ours(Box::new(ours))))
+}
+
+/// The failure of a set-up. If ranks have different settings, it names the variable of the setting.
+fn named(error: Error) -> Failure {
+    let variable = match &error {
+        Error::Differ { what: "scratch", .. } => "MSCCLPP_NCCL_SCRATCH",
+        Error::Differ { what: "check_calls", .. } => "MSCCLPP_NCCL_CHECK_CALLS",
+        Error::Differ { what: "calls_at_once", .. } => "MSCCLPP_NCCL_CALLS_AT_ONCE",
+        Error::Differ { what: "platforms (1 is simulated)", .. } => "MSCCLPP_PLATFORM",
+        _ => return error.into(),
+    };
+    let failure = Failure::from(error);
+    Failure { text: format!("{}; give all ranks the same {variable}", failure.text), ..failure }
 }
 
 /// A selector that chooses as [`Tuned`] does, but never fewer blocks than this.

@@ -8,17 +8,20 @@ use crate::failure::Failure;
 /// `=`, interfaces with exactly these names; after a leading `^`, all other interfaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
+    /// The text that was parsed.
+    text: String,
     names: Vec<String>,
     others: bool,
     whole: bool,
 }
 
 impl Pattern {
-    pub(crate) fn parse(text: &str) -> Self {
+    pub(crate) fn parse(given: &str) -> Self {
+        let text = given;
         let (others, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
         let (whole, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
         let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-        Self { names: names.map(str::to_owned).collect(), others, whole }
+        Self { text: given.to_owned(), names: names.map(str::to_owned).collect(), others, whole }
     }
 
     fn matches(&self, interface: &str) -> bool {
@@ -44,7 +47,8 @@ impl Pattern {
             Failure::new(
                 crate::abi::Code::SYSTEM_ERROR,
                 format!(
-                    "NCCL_SOCKET_IFNAME names no network interface that is there; there are: {}",
+                    "NCCL_SOCKET_IFNAME={:?} names no network interface that is there; there are: {}",
+                    self.text,
                     names.join(", ")
                 ),
             )

@@ -34,6 +34,7 @@ mod env;
 pub mod exports;
 mod failure;
 mod fallback;
+mod files;
 mod forming;
 mod group;
 mod hello;

@@ -102,6 +102,7 @@ mod port;
 pub mod prelude;
 mod receive_queue;
 mod settling;
+mod variables;
 mod version;
 
 // The names of a first program. Everything else is in the module of its topic.

@@ -33,7 +33,7 @@ use tracing_subscriber::{
 
 use mscclpp_core::{BadVariable, SystemFailure};
 
-use crate::{Error, Result};
+use crate::{Error, Result, variables};
 
 const SUBSYSTEMS: [(&str, &str); 6] = [
     ("ENV", "mscclpp::env"),
@@ -81,6 +81,9 @@ pub fn init_redirectable() -> Result<Redirect> {
     tracing::debug!(target: "mscclpp::env", filter = shown, file = ?file, "logging");
     for (name, value) in std::env::vars_os() {
         let name = name.to_string_lossy();
+        if let Some(meant) = variables::meant_by(&name) {
+            tracing::error!(target: "mscclpp::env", "{name} is set, but this library has no such variable; is {meant} meant?");
+        }
         if name.starts_with("MSCCLPP_") && !name.contains("SECRET") {
             tracing::debug!(target: "mscclpp::env", "{name}={}", value.to_string_lossy());
         }

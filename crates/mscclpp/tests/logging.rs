@@ -111,6 +111,9 @@ fn expect(text: &str, present: &[&str], absent: &[&str]) -> Result<(), Failed> {
 
 fn quiet() -> Result<(), Failed> {
     assert_eq!(said(&[])?, "");
+    let misspelt = said(&[("MSCCLPP_SOCKET_IFNMAE", "eth0")])?;
+    expect(&misspelt, &["MSCCLPP_SOCKET_IFNMAE is set", "is MSCCLPP_SOCKET_IFNAME meant?"], &[])?;
+    assert_eq!(misspelt.lines().count(), 1, "{misspelt}");
     let warned = said(&[("MSCCLPP_LOG_LEVEL", "WARN")])?;
     match platform() {
         Platform::Hip => expect(&warned, &["no AMD GPU has run it"], &[]),

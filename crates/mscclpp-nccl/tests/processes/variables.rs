@@ -1,10 +1,10 @@
 //! The effects of the environment variables, each tested in processes of its own.
 
-use std::{ffi::c_int, ptr};
+use std::{ffi::c_int, fs, path::Path, process::Command, ptr};
 
 use crate::{
     job::{N, all_succeed, id, join, refused},
-    support::nccl::{INVALID_USAGE, REMOTE_ERROR, Rank, Stream, UniqueId, nccl, ranks},
+    support::nccl::{INVALID_USAGE, REMOTE_ERROR, Rank, SYSTEM_ERROR, Stream, UniqueId, nccl, ranks},
 };
 use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
@@ -29,6 +29,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         succeed("devices_that_reach_no_peer_memory_are_served", &[("MSCCLPP_SIM_PEER_ACCESS", "none")]),
         succeed("few_blocks_are_enough", &[("NCCL_MAX_CTAS", "1"), ("NCCL_MIN_CTAS", "1")]),
         succeed("a_malformed_variable_is_named", &[("MSCCLPP_NCCL_TIMEOUT", "soon")]),
+        succeed("a_setting_that_differs_is_named_by_its_variable", &[("MSCCLPP_NCCL_SCRATCH", "1RANK")]),
+        succeed("an_address_that_cannot_be_is_named_by_its_variable", &[("NCCL_COMM_ID", "nowhere")]),
+        Trial::test("conf_file", conf_file),
+        Trial::test("lines_go_to_the_file_that_is_named", debug_file),
         Trial::test("lines_say_what_there_is_and_what_was_called", lines),
     ]
 }
@@ -70,6 +74,21 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
                 hear();
             }
         }
+        "a_setting_that_differs_is_named_by_its_variable" => {
+            refused(id(rank), rank, INVALID_USAGE, "give all ranks the same MSCCLPP_NCCL_SCRATCH");
+        }
+        "an_address_that_cannot_be_is_named_by_its_variable" => {
+            let (id, nccl, mut comm) = (id(rank), nccl(), ptr::null_mut());
+            // SAFETY: the function writes a handle to a place for one.
+            let refused = unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) };
+            nccl.fails(refused, INVALID_USAGE, "NCCL_COMM_ID: \"nowhere\"");
+        }
+        "conf_file" => {
+            let (nccl, mut id) = (nccl(), UniqueId([0; 128]));
+            // SAFETY: the function writes an id to a place for one.
+            let refused = unsafe { (nccl.ncclGetUniqueId)(&raw mut id) };
+            nccl.fails(refused, SYSTEM_ERROR, "NCCL_SOCKET_IFNAME=\"nope\"");
+        }
         "both_ranks" => ranks(N, |rank| {
             rank.assert_works();
             rank.destroy();
@@ -87,14 +106,52 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
     true
 }
 
+/// A command that runs a role without variables that cause lines.
+fn quiet(role: &str) -> Command {
+    let mut command = child::as_child(&[role, "0"]);
+    for name in ["NCCL_DEBUG", "MSCCLPP_NCCL_DEBUG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG", "RUST_LOG"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The user's file and the one that `NCCL_CONF_FILE` names are read.
+fn conf_file() -> Result<(), Failed> {
+    let home = tempfile::tempdir()?;
+    let file = home.path().join(".nccl.conf");
+    fs::write(&file, "# of a test\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME=nope\n")?;
+    let cases: [(&str, &Path); 2] = [("HOME", home.path()), ("NCCL_CONF_FILE", &file)];
+    for (name, value) in cases {
+        let output = child::output_within(LIMIT, quiet("conf_file").env(name, value));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("ncclGetUniqueId: NCCL_SOCKET_IFNAME"), "{text}");
+    }
+    Ok(())
+}
+
+fn debug_file() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let mut command = quiet("both_ranks");
+    command.env("NCCL_DEBUG", "VERSION").env("NCCL_DEBUG_FILE", folder.path().join("%h.%p.log"));
+    let output = child::output_within(LIMIT, &mut command);
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let files: Vec<_> = fs::read_dir(folder.path())?.collect::<Result<_, _>>()?;
+    let [file] = files.as_slice() else { panic!("{files:?}") };
+    let name = file.file_name().to_string_lossy().into_owned();
+    let said = fs::read_to_string(file.path())?;
+    let process = name.trim_end_matches(".log").rsplit('.').next().unwrap_or_default();
+    assert!(!name.contains('%') && process.parse::<u32>().is_ok(), "{name}");
+    assert!(said.starts_with(&format!("mscclpp-nccl [{process}] NCCL version 2.28.9, ")), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    Ok(())
+}
+
 fn lines() -> Result<(), Failed> {
-    let quiet = || {
-        let mut command = child::as_child(&["both_ranks", "0"]);
-        for name in ["NCCL_DEBUG", "MSCCLPP_NCCL_DEBUG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG", "RUST_LOG"] {
-            command.env_remove(name);
-        }
-        command
-    };
+    let quiet = || quiet("both_ranks");
     let mut command = quiet();
     command.env("MSCCLPP_NCCL_DEBUG", "INFO").env("NCCL_ALGO", "Ring").env("NCCL_NVLS_ENABLE", "0");
     let output = child::output_within(LIMIT, &mut command);

@@ -15,6 +15,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 pub(crate) type Handle = *mut c_void;
 
 pub(crate) const SUCCESS: c_int = 0;
+pub(crate) const SYSTEM_ERROR: c_int = 2;
 pub(crate) const INVALID_ARGUMENT: c_int = 4;
 pub(crate) const INVALID_USAGE: c_int = 5;
 pub(crate) const REMOTE_ERROR: c_int = 6;

@@ -9,7 +9,6 @@ use std::{
 
 use clap::Args;
 use mscclpp::prelude::*;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
     Result,
@@ -40,7 +39,6 @@ fn parse_ranks(text: &str) -> std::result::Result<usize, String> {
 }
 
 pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
-    raise_descriptor_limit();
     let mut notes =
         vec!["seconds from the first rank's start to the last rank's end; the address is a unique id".into()];
     table.begin(Machine::of(&[], "TCP"), options.ranks.len() * (1 + options.repeats as usize))?;
@@ -165,14 +163,5 @@ impl Use {
             each(during.descriptors, self.descriptors),
             each(during.resident_kib, self.resident_kib),
         )
-    }
-}
-
-/// Raises the limit on descriptors to the system's maximum. A job that needs more fails with an error.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, wanted) {
-        eprintln!("cannot raise the limit on descriptors from {:?}: {error}", limit.current);
     }
 }

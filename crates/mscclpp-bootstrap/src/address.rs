@@ -50,8 +50,17 @@ impl Address {
             Some(open) => {
                 let inner =
                     front[open + 1..].strip_suffix(']').ok_or_else(|| bad("the brackets do not match"))?;
-                let ip: Ipv6Addr =
-                    inner.parse().map_err(|_| bad("there is no IPv6 address in the brackets"))?;
+                let zone = inner.split_once('%');
+                let ip: Ipv6Addr = zone
+                    .map_or(inner, |(ip, _)| ip)
+                    .parse()
+                    .map_err(|_| bad("there is no IPv6 address in the brackets"))?;
+                if zone.is_some() || ip.is_unicast_link_local() {
+                    return Err(bad(
+                        "a link-local address means nothing to other interfaces, and cannot be used: give another \
+                                    one of rank 0's node",
+                    ));
+                }
                 let interface = match &front[..open] {
                     "" => None,
                     name => Some(
@@ -189,6 +198,8 @@ mod tests {
             ("::1:50505", "in brackets"),
             ("[::1:50505", "brackets"),
             ("[zz]:50505", "no IPv6"),
+            ("[fe80::1%eth0]:50505", "link-local"),
+            ("eth0:[fe80::1]:50505", "link-local"),
             ("eth0[::1]:50505", "colon"),
             (":127.0.0.1:50505", "interface"),
             ("a b:127.0.0.1:50505", "interface"),

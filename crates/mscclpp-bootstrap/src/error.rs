@@ -6,7 +6,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
+use mscclpp_net::{
+    SystemError,
+    dial::Attempt,
+    env::BadVariable,
+    interface::{NONE_UP, NoSuchInterface},
+};
 
 /// The variable with the number of this rank, the only one whose value differs between ranks.
 pub(crate) const RANK: &str = "MSCCLPP_RANK";
@@ -79,9 +84,9 @@ pub enum Error {
 
     /// The named network interface does not exist on this node.
     #[error(
-        "there is no network interface {name:?}{} with a suitable address; there are: {}",
+        "there is no network interface {name:?}{} with a suitable address; {}",
         Origin(*variable),
-        available.join(", ")
+        mscclpp_net::interface::available(available)
     )]
     NoSuchInterface {
         /// The name that was asked for.
@@ -120,6 +125,10 @@ pub enum Error {
         /// The addresses at which the process that made the id listened, or rank 0.
         address: String,
     },
+
+    /// No network interface of this node is up with an address of the wanted family.
+    #[error("{NONE_UP}")]
+    NoNetwork,
 
     /// Two ranks disagree on something that must be equal.
     #[error(

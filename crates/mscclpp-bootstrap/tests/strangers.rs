@@ -69,7 +69,6 @@ fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn a_job_forms_among_strangers() {
-    ranks::allow_descriptors();
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     let port = id.addresses()[0].port();
     let at = SocketAddr::new([127, 0, 0, 1].into(), port);

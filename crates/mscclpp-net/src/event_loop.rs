@@ -101,6 +101,7 @@ pub struct EventLoop<C> {
 impl<C> EventLoop<C> {
     /// Makes a loop that watches no socket yet.
     pub fn new(commands: Arc<Commands<C>>) -> Result<Self, SystemError> {
+        mscclpp_os::raise_descriptors();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("making an event loop")?;
         let this = Self { epoll, commands, next_token: LISTENER + 1 };
         this.register(&this.commands.event, WAKE, epoll::EventFlags::IN)?;

@@ -33,14 +33,25 @@ pub struct Interface {
     pub ip: IpAddr,
 }
 
+/// The reason and the remedy if no interface has a suitable address.
+pub const NONE_UP: &str = "no network interface is up with a suitable address, not even the loopback interface: in a network \
+                           namespace of its own all are down at first (as root, `ip link set lo up`); or \
+                           MSCCLPP_SOCKET_FAMILY asks for a version of IP that this node has not";
+
 /// No interface with that name has a suitable address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no network interface {name:?} with a suitable address; there are: {}", available.join(", "))]
+#[error("there is no network interface {name:?} with a suitable address; {}", self::available(available))]
 pub struct NoSuchInterface {
     /// The name that was asked for.
     pub name: String,
     /// The interfaces that have an address of the wanted family.
     pub available: Vec<String>,
+}
+
+/// Describes the interfaces that have a suitable address.
+#[must_use]
+pub fn available(names: &[String]) -> String {
+    if names.is_empty() { NONE_UP.to_owned() } else { format!("there are: {}", names.join(", ")) }
 }
 
 /// Lists all addresses of all interfaces.

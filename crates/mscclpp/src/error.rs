@@ -158,7 +158,7 @@ fn bootstrap_kind(error: &mscclpp_bootstrap::Error) -> ErrorKind {
         E::PeerLost { .. } | E::PeerClosed { .. } | E::Unauthenticated { .. } => ErrorKind::Remote,
         E::Aborted { .. } => ErrorKind::Aborted,
         E::Timeout { .. } => ErrorKind::Timeout,
-        E::Io { .. } | E::AddressInUse { .. } => ErrorKind::System,
+        E::Io { .. } | E::AddressInUse { .. } | E::NoNetwork => ErrorKind::System,
         E::NoSuchInterface { .. }
         | E::BadAddress { .. }
         | E::BadUniqueId { .. }

@@ -42,6 +42,10 @@ fn interfaces(teller: &Teller) {
             return teller.found(Network.problem("interfaces", error, remedy));
         }
     };
+    if offered.is_empty() {
+        let remedy = "bring one up, for jobs of this node alone `ip link set lo up` as root; or start the job where there is a network";
+        return teller.found(Network.problem("interfaces", interface::NONE_UP, remedy));
+    }
     if offered.iter().all(std::net::IpAddr::is_loopback) {
         let (reason, remedy) = (
             "only the loopback interface has an address, so other nodes cannot reach this one",

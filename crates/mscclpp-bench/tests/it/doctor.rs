@@ -41,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("doctor::strict_is_an_exit_code", strict),
         trial("doctor::a_malformed_variable_is_named", malformed),
         trial("doctor::a_device_that_is_asked_for_and_not_there_is_a_problem", no_such_device),
+        trial("doctor::no_network", no_network).with_ignored_flag(!may_unshare()),
         trial("doctor::a_launcher_is_understood", launcher),
     ]
 }
@@ -192,6 +193,22 @@ fn malformed() -> Result<(), Failed> {
         });
         assert!(named.is_some(), "{variable} in {:?}", findings(&report, section));
     }
+    Ok(())
+}
+
+/// Returns whether this process may make a network namespace.
+fn may_unshare() -> bool {
+    Command::new("unshare").args(["-n", "true"]).output().is_ok_and(|output| output.status.success())
+}
+
+/// In a new network namespace all interfaces are down.
+fn no_network() -> Result<(), Failed> {
+    let mut command = Command::new("unshare");
+    command.arg("-n").arg(program()).args(["doctor", "--json"]).env("MSCCLPP_PLATFORM", "sim");
+    let report: Value = serde_json::from_slice(&output_within(2 * LIMIT, &mut command).stdout)?;
+    let found = finding(&report, "network", "interfaces")?;
+    assert_eq!(found["status"], "problem", "{found}");
+    assert!(found.to_string().contains("ip link set lo up"), "{found}");
     Ok(())
 }
 

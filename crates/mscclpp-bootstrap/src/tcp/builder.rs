@@ -256,6 +256,9 @@ impl TcpBootstrapBuilder {
         let interfaces = interface::list()?;
         let own = interface::candidates(&interfaces, interface.as_deref(), family)
             .map_err(|error| Error::no_such_interface(error, variable.flatten()))?;
+        if own.is_empty() && self.n_ranks > 1 {
+            return Err(Error::NoNetwork);
+        }
         let (key, job, candidates) = match at {
             ParsedPlace::Id(id) => (JobKey::of_unique_id(id.key()), Some(id.job()), id.addresses()),
             ParsedPlace::Address(address) => {

@@ -57,11 +57,7 @@ pub(crate) fn create(env: &Env, time: Duration) -> Result<UniqueId> {
         addresses.retain(std::net::IpAddr::is_ipv4);
     }
     if addresses.is_empty() {
-        return Err(Error::NoSuchInterface {
-            name: "(any)".to_owned(),
-            variable: None,
-            available: Vec::new(),
-        });
+        return Err(Error::NoNetwork);
     }
     addresses.truncate(MAX_ADDRESSES);
     let id = UniqueId::new(&addresses, local.port(), random()?, random()?);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, allow_descriptors, free_port, on_threads};
+use crate::ranks::{PATIENCE, free_port, on_threads};
 use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Job, TcpBootstrap};
 use mscclpp_test_support::{Child, child, until};
@@ -199,7 +199,6 @@ fn nothing_of_an_earlier_generation_arrives() -> Result<(), Failed> {
 fn sixty_four_ranks_form_again() -> Result<(), Failed> {
     const MANY: usize = 64;
     const GONE: usize = 17;
-    allow_descriptors();
     let at = address();
     let all_know = std::sync::Barrier::new(MANY);
     let times = on_threads(MANY, |rank| {

@@ -3,7 +3,7 @@
 //! machine has no IPv6, or `ip` may not make namespaces.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use crate::ranks::{PATIENCE, connect, free_port, on_threads};
@@ -23,7 +23,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         Ok(()) => Trial::test(name, test),
         Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
     };
+    let unshared = Command::new("unshare").args(["-n", "true"]).output();
+    let unshared = match unshared {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("unshare -n: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => Err(format!("unshare: {error}")),
+    };
     vec![
+        trial("no_network", &unshared, no_network),
         trial("a_job_forms_at_an_ipv6_address", &v6, by_address),
         trial("a_job_forms_by_an_id_over_ipv6_alone", &v6, by_id),
         trial("a_vanished_node_is_known_to_ranks_that_wait", &namespaces, || vanishes("wait")),
@@ -37,6 +44,26 @@ fn by_address() -> Result<(), Failed> {
         on_threads(3, |rank| connect(rank, 3, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
     }
     Ok(())
+}
+
+/// In a new network namespace, all interfaces are down. A rank alone needs none.
+fn no_network() -> Result<(), Failed> {
+    let mut command = Command::new("unshare");
+    command.arg("-n").arg(child::this_program().get_program());
+    Child::start_by(command, &["network", "none"]).expect_success();
+    Ok(())
+}
+
+fn needs_a_network() {
+    let at = "127.0.0.1:50505";
+    let id = TcpBootstrap::create_unique_id_in(&Env::default());
+    for error in [id.map(drop), connect(0, 2, at, PATIENCE).map(drop), connect(1, 2, at, PATIENCE).map(drop)]
+    {
+        let error = error.expect_err("no network");
+        assert!(matches!(error, Error::NoNetwork), "{error}");
+        assert!(error.to_string().contains("ip link set lo up"), "{error}");
+    }
+    connect(0, 1, at, PATIENCE).expect("a rank alone").barrier().expect("a barrier");
 }
 
 fn by_id() -> Result<(), Failed> {
@@ -88,6 +115,10 @@ fn vanishes(what: &str) -> Result<(), Failed> {
 }
 
 pub(crate) fn be_rank(role: &[String]) -> ExitCode {
+    if role == ["none"] {
+        needs_a_network();
+        return ExitCode::SUCCESS;
+    }
     let [rank, what] = role else { panic!("no role: {role:?}") };
     let job = connect(rank.parse().expect("a rank"), 3, AT, PATIENCE).expect("a job");
     job.barrier().expect("a barrier");

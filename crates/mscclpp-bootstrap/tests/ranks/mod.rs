@@ -8,20 +8,9 @@ use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, MeetingPlace, TcpBootstrap};
 #[allow(unused_imports, reason = "not every test needs one")]
 pub(crate) use mscclpp_test_support::reserve_port as free_port;
-use rustix::process::Resource;
 
 /// A time limit longer than anything takes that works. Calls that are expected to fail fail sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Raises the limit of descriptors of this process as far as allowed. Tests run side by side, some with the sockets
-/// of a hundred ranks in one process, and shells often allow 1024.
-#[allow(dead_code, reason = "not every test needs it")]
-pub(crate) fn allow_descriptors() {
-    let mut limit = rustix::process::getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // If it is refused, the present limit may be enough.
-    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
-}
 
 /// Runs a function on `n` threads. Returns all results.
 pub(crate) fn on_threads<T: Send>(n: usize, run: impl Fn(usize) -> T + Sync) -> Vec<T> {
@@ -88,7 +77,6 @@ pub(crate) fn hear(rank: &mut RawRank, mut stream: &TcpStream) -> Result<Vec<u8>
 /// Starts all ranks of a job over TCP.
 #[allow(dead_code, reason = "not every test needs one")]
 pub(crate) fn tcp_job(n: usize) -> Vec<TcpBootstrap> {
-    allow_descriptors();
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     on_threads(n, |rank| connect(rank, n, id, PATIENCE).unwrap())
 }

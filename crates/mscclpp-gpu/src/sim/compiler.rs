@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    folder::Folder,
     initialisers, races,
     rewrite::{DYNAMIC_SHARED, Rewritten, rewrite},
 };
@@ -154,10 +155,7 @@ fn find_compiler() -> Result<Compiler> {
 
 /// Compiles in a folder of its own, which is removed afterwards.
 fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
-    let folder = tempfile::Builder::new()
-        .prefix("mscclpp-kernel-")
-        .tempdir()
-        .map_err(|e| Error::system("making a folder to compile a kernel in", e))?;
+    let folder = Folder::new()?;
     // A name such as `../common.hpp` leads into a folder above, of which there are enough within this one.
     let above =
         headers(source).map(|(name, _)| folders_above(name)).try_fold(0, |all, n| n.map(|n| all.max(n)))?;

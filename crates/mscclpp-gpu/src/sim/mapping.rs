@@ -30,6 +30,7 @@ impl Mapping {
     /// Maps the first `bytes` bytes of `fd`, shared with all processes that map them.
     pub(super) fn shared(fd: BorrowedFd<'_>, bytes: usize, whose: Whose) -> Result<Self> {
         forked::keep_out_children();
+        mscclpp_os::raise_descriptors();
         // SAFETY: the addresses are those of a new reservation, which nobody uses yet.
         Self::new(bytes, whose, |start, len| unsafe {
             mmap(start, len, READ_WRITE, MapFlags::SHARED | MapFlags::FIXED, fd, 0)

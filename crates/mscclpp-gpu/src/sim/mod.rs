@@ -21,6 +21,7 @@ mod block;
 mod compiler;
 mod device;
 mod event;
+mod folder;
 mod forked;
 mod initialisers;
 mod launch;

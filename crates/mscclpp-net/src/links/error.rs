@@ -1,6 +1,12 @@
 use std::{net::SocketAddr, time::Duration};
 
-use crate::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface, wire::Malformed};
+use crate::{
+    SystemError,
+    dial::Attempt,
+    env::BadVariable,
+    interface::{NONE_UP, NoSuchInterface},
+    wire::Malformed,
+};
 
 /// The reasons why links or endpoints cannot be set up.
 #[derive(thiserror::Error)]
@@ -13,7 +19,7 @@ pub enum Error {
     #[error(transparent)]
     NoSuchInterface(#[from] NoSuchInterface),
     /// This node has no address to which a peer could connect.
-    #[error("no network interface has a usable address (MSCCLPP_SOCKET_FAMILY may exclude all there are)")]
+    #[error("{NONE_UP}")]
     NoAddress,
     /// An environment variable has a malformed value.
     #[error(transparent)]

@@ -180,6 +180,55 @@ def test_wrong_arguments_are_named():
     ranks.run(2, wrong_arguments)
 
 
+def move_types(rank, n, address):
+    """Elements that are only moved may be of any type."""
+    comm = joined(rank, n, address)
+    for dtype in (bool, "complex64", "complex128", "float16", ">f4", "datetime64[s]", "S5"):
+        each = [(numpy.arange(6) + r).astype("int64").astype(dtype) for r in range(n)]
+        mine = each[rank].copy()
+        gathered, parts = comm.all_gather(mine), comm.all_to_all(mine)
+        sent = each[rank].copy()
+        comm.broadcast(sent, 1)
+        out = numpy.empty(6 // n, mine.dtype)
+        comm.scatter(each[0] if rank == 0 else None, 0, out)
+        comm.synchronize()
+        assert gathered.dtype == mine.dtype and (gathered == numpy.stack(each)).all(), dtype
+        part = slice(6 // n * rank, 6 // n * (rank + 1))
+        assert (parts == numpy.concatenate([e[part] for e in each])).all(), dtype
+        assert (sent == each[1]).all() and (out == each[0][part]).all(), dtype
+        if dtype != "float16":
+            with pytest.raises(mscclpp.Error, match="there are no reductions"):
+                comm.all_reduce(mine)
+    with pytest.raises(mscclpp.Error, match="there are no collectives of numbers of type object"):
+        comm.broadcast(numpy.array([None] * 4), 0)
+
+
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of NumPy")
+def test_move_types():
+    ranks.run(2, move_types)
+
+
+def gpubuffer_all_gather(rank, n, address):
+    """Results of a GpuBuffer are new ones."""
+    comm = joined(rank, n, address)
+    x = mscclpp.GpuBuffer(4, "float32")
+    x.fill(rank)
+    for out, expected in [
+        (comm.all_gather(x), numpy.repeat(numpy.arange(n), 4).reshape(n, 4)),
+        (comm.reduce_scatter(x), numpy.full(2, sum(range(n)))),
+        (comm.all_to_all(x), numpy.repeat(numpy.arange(n), 2)),
+    ]:
+        comm.synchronize()
+        assert isinstance(out, mscclpp.GpuBuffer) and (out.get() == expected).all(), out
+    gathered = comm.gather(x, 0)
+    comm.synchronize()
+    assert isinstance(gathered, mscclpp.GpuBuffer) if rank == 0 else gathered is None
+
+
+def test_gpubuffer_all_gather():
+    ranks.run(2, gpubuffer_all_gather)
+
+
 class Described:
     """An array that has only the array interface."""
 
@@ -207,8 +256,12 @@ def arrays_of_others(rank, n, address):
         comm.all_reduce(wrap(x))
         comm.synchronize()
         assert (x == n).all()
-        with pytest.raises(mscclpp.Error, match="argument 'x': there are no collectives of numbers of type"):
+        with pytest.raises(mscclpp.Error, match="argument 'x': there are no reductions of numbers of type"):
             comm.all_reduce(wrap(numpy.ones(4, bool)))
+        flags = numpy.full(4, rank == 1)
+        comm.broadcast(wrap(flags), 1)
+        comm.synchronize()
+        assert flags.all()
     # The numbers of ranks in programs are often NumPy's.
     comm.broadcast(x, numpy.int64(0))
     comm.synchronize()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from . import _arguments, _arrays, _mscclpp
+from ._buffer import GpuBuffer
 from ._data_types import OF_DLPACK, SIZES
 from ._group import CommGroup
 from ._mscclpp import Communicator
@@ -25,6 +26,9 @@ Request = tuple[str, int, int, Any, str, Op, int]
 
 #: The kinds in the array interface, and their codes in DLPack.
 _KINDS = {"i": 0, "u": 1, "f": 2}
+
+#: The calls that compute; the others move numbers of any type.
+_REDUCTIONS = {"all_reduce", "reduce_scatter", "reduce"}
 
 #: Arrays of calls on simulated devices, by device. They are kept until all work of the device's only stream is
 #: complete, also when the `Collectives` are gone.
@@ -72,7 +76,7 @@ class Collectives:
     PyTorch, and then make the same calls in the same order. A call puts work into a stream, by default the current
     stream of the library of its array, and waits for no other rank. It can be captured in a graph. Arrays (CuPy,
     PyTorch, DLPack, NumPy on simulated devices) are contiguous, in C's order, and must live until the work is
-    complete; on simulated devices they are kept until `synchronize()`.
+    complete; on simulated devices they are kept until `synchronize()`. Calls that only move take elements of any type.
 
     `device` is the number of this rank's GPU, by default the current one. `synchronize()` gives up after `timeout`
     seconds, if given. The other arguments are those of the crate's builder: `max_blocks` and `calls_at_once` limit
@@ -353,8 +357,14 @@ class Collectives:
         stream: Any,
     ) -> Any:
         if dtype not in SIZES:
-            name, code = "out" if kind == "scatter" else "x", int(_mscclpp.ErrorCode.InvalidUsage)
-            raise _mscclpp.Error(code, f"argument '{name}': there are no collectives of numbers of type {dtype}")
+            name, array = ("out", out) if kind == "scatter" else ("x", x)
+            size = _item_size(array)
+            if kind in _REDUCTIONS or not size:
+                how = "there are no collectives of" if not size else "there are no reductions of"
+                code = int(_mscclpp.ErrorCode.InvalidUsage)
+                raise _mscclpp.Error(code, f"argument '{name}': {how} numbers of type {dtype}")
+            # What is only moved is bytes.
+            count, dtype = count * size, "uint8"
         if not isinstance(op, str):
             check_factor(op, dtype)
         if stream is None:
@@ -543,10 +553,27 @@ def _is_contiguous(shape: Sequence[int], strides: Sequence[int], size: int) -> b
     return True
 
 
+def _item_size(x: Any) -> int:
+    """Returns the bytes of an element, or 0 for elements that are Python objects or not whole bytes."""
+    if _arrays.is_torch_tensor(x):
+        return int(x.element_size())
+    dtype = getattr(x, "dtype", None)
+    if hasattr(dtype, "itemsize"):
+        return 0 if getattr(dtype, "hasobject", False) else int(dtype.itemsize)
+    interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
+    if interface is not None:
+        typestr = interface["typestr"]
+        return 0 if typestr[1] == "O" else int(typestr[2:])
+    bits = _arrays.of_dlpack(x.__dlpack__())[1]
+    return bits // 8 if bits % 8 == 0 else 0
+
+
 def _new(x: Any, shape: tuple[int, ...]) -> Any:
     """Makes an array of the library of `x`."""
     if _arrays.is_torch_tensor(x):
         return x.new_empty(shape)
+    if isinstance(x, GpuBuffer):
+        return GpuBuffer(shape, x.dtype)
     library = sys.modules.get(type(x).__module__.partition(".")[0])
     if library is None or not hasattr(library, "empty"):
         raise TypeError(

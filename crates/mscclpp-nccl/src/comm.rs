@@ -10,7 +10,7 @@ use std::{
 };
 
 use mscclpp::{Bootstrap, Communicator, Gpu, errors::BootstrapError, gpu::Abort};
-use mscclpp_collectives::{Collectives, Registered};
+use mscclpp_collectives::{Collectives, Error, Registered};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
@@ -253,6 +253,22 @@ impl Comm {
             failure
         });
         code
+    }
+
+    /// Returns the failure of complete calls that did not match, unless the program was told before. Only checked calls are
+    /// compared.
+    ///
+    /// # Errors
+    /// [`Code::INVALID_USAGE`].
+    pub(crate) fn tell_mismatch(&self, ours: &Ours) -> Result<(), Failure> {
+        match Abort::check(&ours.collectives) {
+            Err(error @ (Error::Mismatch { .. } | Error::Overlap { .. })) if self.failure().is_none() => {
+                let failure = Failure::from(error);
+                self.fail(&failure);
+                Err(failure)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Records a failure of something that was done in the background.

@@ -59,7 +59,7 @@ pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
             }
             let timeout = Env::of_process()?.timeout;
             if wait_idle(&ours.collectives, Some(timeout))? {
-                return Ok(Code::SUCCESS);
+                return comm.tell_mismatch(ours).map(|()| Code::SUCCESS);
             }
             Err(Failure::new(
                 Code::REMOTE_ERROR,
@@ -99,8 +99,9 @@ pub(crate) fn destroy(handle: Handle) -> Result<Code, Failure> {
             if report::is_info() {
                 report::info(&format!("{} was destroyed; {}", comm.name(), ours.statistics.of(TIMES)));
             }
-            in_background(comm, leave_together);
-            Ok(Code::SUCCESS)
+            let told = comm.tell_mismatch(ours);
+            in_background(Arc::clone(&comm), leave_together);
+            told.map(|()| Code::SUCCESS)
         }
     }
 }

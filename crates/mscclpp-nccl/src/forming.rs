@@ -237,7 +237,11 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     if let Some(least) = least {
         builder = builder.selector(AtLeast(least));
     }
-    let collectives = builder.connect().map_err(named)?;
+    let collectives = match builder.connect() {
+        // All ranks find it.
+        Err(error @ Error::Differ { .. }) => return Ok(Err(named(error))),
+        connected => connected?,
+    };
     let ours = Ours {
         statistics: Statistics::new(),
         comm: communicator,

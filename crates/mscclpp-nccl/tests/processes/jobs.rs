@@ -42,6 +42,17 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         Trial::test("a_rank_that_is_killed_is_named", killed),
         succeed("calls_that_do_not_match_are_named", &[("MSCCLPP_NCCL_CHECK_CALLS", "1")]),
+        Trial::test("calls_that_did_not_match_are_told_by_the_destroy", || {
+            let mut children = start("told_by_the_destroy", &[("MSCCLPP_NCCL_CHECK_CALLS", "1")]);
+            let told: Vec<String> = children.iter().map(Child::next_line).collect();
+            children.iter_mut().for_each(Child::expect_success);
+            // The call fails on at least one of the two ranks; which one is not defined.
+            assert!(
+                told.iter().any(|said| said.contains("of 32 F32") && said.contains("of 64 F32")),
+                "{told:?}"
+            );
+            Ok(())
+        }),
         succeed("ids_of_one_process", &[]),
         succeed("many_communicators_leave_nothing_behind", &[]),
         succeed("a_forked_child_is_told", &[]),
@@ -89,6 +100,27 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
         "an_abort_reaches_other_processes" => an_abort_reaches_other_processes(rank),
         "killed" => is_killed(rank),
         "calls_that_do_not_match_are_named" => calls_that_do_not_match_are_named(rank),
+        "told_by_the_destroy" => {
+            let (nccl, rank) = (nccl(), join(rank));
+            let numbers = Numbers::new(&[1f32; 64]);
+            let count = 32 * (1 + rank.rank);
+            // SAFETY: the memory has the size that the call names, and lives until the stream is synchronised; the handle is that
+            // of a live communicator.
+            let destroyed = unsafe {
+                nccl.ok((nccl.ncclAllReduce)(
+                    numbers.ptr(),
+                    numbers.ptr(),
+                    count,
+                    F32,
+                    0,
+                    rank.comm,
+                    rank.stream.0,
+                ));
+                let _ = (nccl.mscclppSimStreamSynchronize)(rank.stream.0);
+                (nccl.ncclCommDestroy)(rank.comm)
+            };
+            say(&if destroyed == SUCCESS { "nothing".to_owned() } else { nccl.last_error(ptr::null_mut()) });
+        }
         // The process that made the id is rank 1.
         "ids_of_one_process" => {
             let rank = Rank::join(1 - rank, N, id(rank));

@@ -376,6 +376,65 @@ def test_what_one_rank_refuses_fails_on_all():
     ranks.run(N, refusals, free_port(), timeout=IMPORTS)
 
 
+def communicators_after_refusals(rank, n, _address, port):
+    """Only a refusal that not all ranks share ends the communicator, and each rank raises one error for it."""
+    dist = join("mscclpp", rank, n, port)
+    from mscclpp import _torch_refusals
+
+    group, turned = dist.group.WORLD, own(rank, 6).reshape(2, 3).t()
+    others = dist.new_group(backend="mscclpp")
+
+    def works(communicator=None):
+        dist.all_reduce(y := own(rank))
+        assert (y == n * (n + 1) // 2).all()
+        assert communicator is None or (group._lanes["all"] is communicator)
+        return group._lanes["all"]
+
+    # The first call of the group.
+    _torch_refusals._PATIENCE = IMPORTS
+    with pytest.raises(ValueError, match="contiguous"):
+        dist.all_reduce(turned)
+    first = works(group._lanes["all"])
+    # A refusal that comes when the patience of the others has ended.
+    _torch_refusals._PATIENCE = 0.1
+    if rank == 1:
+        group._store.wait(["others"])
+    with pytest.raises(ValueError, match="contiguous"):
+        dist.all_reduce(turned)
+    group._store.set("others", "")
+    second = works()
+    assert second is not first
+    # Two ranks refuse a call each, and the others have made calls that come after it.
+    dist.all_reduce(z := own(rank), group=others)
+    made, error = [], None
+    while error is None:
+        try:
+            made.append(dist.all_reduce(turned if rank == len(made) else own(rank), async_op=True))
+            if rank == n - 1:
+                made[-1].wait()
+        except ValueError as raised:
+            error = raised
+    assert "contiguous" in str(error) and "captured again" in error.__notes__[0]
+    for work in made:
+        with pytest.raises((RuntimeError, ValueError), match="refuses the call"):
+            work.wait()
+    assert works() is not second
+    # Messages between two ranks raise here alone.
+    third = group._lanes["all"]
+    if rank == 0:
+        with pytest.raises(ValueError, match="sparse"):
+            dist.send(torch.eye(3).to_sparse(), 1)
+    works(third)
+    # Another group goes on.
+    dist.all_reduce(z, group=others)
+    assert (z == n * n * (n + 1) // 2).all()
+    dist.destroy_process_group()
+
+
+def test_a_refusal_that_all_share_keeps_the_communicator():
+    ranks.run(N, communicators_after_refusals, free_port(), timeout=IMPORTS)
+
+
 def layouts(rank, n, _address, port):
     dist = join("mscclpp", rank, n, port)
     # Messages and lists may have any layout, and negative or conjugated views keep their signs.

@@ -20,7 +20,7 @@ from ._errors import Error
 from ._mscclpp import ErrorCode
 from ._torch_calls import Call
 from ._torch_messages import PutOff, be_relaxed_about_captures
-from ._torch_refusals import Refusals
+from ._torch_refusals import add_consequences, all_refuse, reason_in, reason_of
 
 _LOG = logging.getLogger("mscclpp.torch")
 #: How often the thread checks whether calls take too long, in seconds.
@@ -171,11 +171,17 @@ class Lane:
     """
 
     def __init__(
-        self, collectives: Collectives, timeout: float, described: str, refusals: Refusals | None = None
+        self, collectives: Collectives, timeout: float, described: str, store: Any, forget: Callable[[Lane], None]
     ) -> None:
         self.collectives = collectives
-        #: The exchange of refusals, for calls on simulated devices that all ranks of the group make.
-        self.refusals = refusals
+        #: The place where ranks say that they refuse calls of this communicator. None if it is for messages only.
+        self._store = store
+        #: Makes the group form another communicator at its next call.
+        self._forget = forget
+        #: The number of calls that all ranks make, so far, including those that this rank has refused.
+        self.number = 0
+        #: Whether a refused call has ended the communicator.
+        self._is_refused = False
         #: The name of the group in time-outs and errors.
         self.described = described
         self.timeout = timeout
@@ -185,7 +191,7 @@ class Lane:
         #: Whether the communicator was closed.
         self._is_gone = False
         #: The works on a simulated device that the program has not waited for, with calls that are finished then.
-        self._simulated: list[tuple[Work, Sequence[Call], torch.Tensor | None]] = []
+        self._simulated: list[tuple[Work, Sequence[Call]]] = []
         self._completing = threading.RLock()
         #: The works on a GPU: the event, the time by which it must be complete, the names, and the time-out.
         self._followed: collections.deque[tuple[torch.cuda.Event, float, str, float]] = collections.deque()
@@ -219,30 +225,33 @@ class Lane:
         """
         self.check()
         work = Work(self, calls, blocks, timeout or self.timeout)
-        if self.stream is None:
-            self._run_simulated(calls, work)
-            return work
-        is_here = torch.cuda.current_device() == self.device.index
-        if in_current and is_here:
-            work._made_on = self.current_stream()
-            self._put(calls, work, work._made_on)
-            return work
-        if behind is None:
-            work._made_on = self.current_stream()
-            self.stream.wait_stream(work._made_on)
-            if is_here and not _copy(calls):
-                # The lane's stream need not become the current stream, which would take time. It is captured if the
-                # current stream is.
-                self._put(calls, work, self.stream)
+        try:
+            if self.stream is None:
+                self._run_simulated(calls, work)
                 return work
-        else:
-            streams = {message.stream for message in behind}
-            work._made_on = streams.pop() if len(streams) == 1 else None
-            for message in behind:
-                self.stream.wait_event(message.behind)
-        with torch.cuda.stream(self.stream):
-            self._put(calls, work, self.stream)
-        return work
+            is_here = torch.cuda.current_device() == self.device.index
+            if in_current and is_here:
+                work._made_on = self.current_stream()
+                self._put(calls, work, work._made_on)
+                return work
+            if behind is None:
+                work._made_on = self.current_stream()
+                self.stream.wait_stream(work._made_on)
+                if is_here and not _copy(calls):
+                    # The lane's stream need not become the current stream, which would take time. It is captured if
+                    # the current stream is.
+                    self._put(calls, work, self.stream)
+                    return work
+            else:
+                streams = {message.stream for message in behind}
+                work._made_on = streams.pop() if len(streams) == 1 else None
+                for message in behind:
+                    self.stream.wait_event(message.behind)
+            with torch.cuda.stream(self.stream):
+                self._put(calls, work, self.stream)
+            return work
+        except Exception as error:
+            self._not_made(calls, error)
 
     def current_stream(self) -> Any:
         """The program's current stream of the device. As long as it does not change, it is the same object."""
@@ -280,44 +289,37 @@ class Lane:
         if _copy(calls):
             # The memory that it copies may be the result of earlier calls.
             self.complete(work._names, work._timeout)
-        number = words = None
-        if self.refusals is not None and any(call.name not in ("send", "recv") for call in calls):
-            number = self.refusals.next()
-        try:
-            with torch.no_grad():
-                requests = [request for call in calls for request in call.requests()]
-            asked = requests
-            if number is not None and self.refusals is not None:
-                exchange, words = self.refusals.exchange()
-                asked = [*requests, exchange]
-            if asked:
-                self.collectives.enqueue(asked, 0)
-        except (ValueError, Error) as error:
-            if number is None or isinstance(error, Error) and error.code != ErrorCode.InvalidUsage:
-                raise
-            self.refuse(error, number)
-        self._simulated.append((work, calls, words))
-        if number is not None and self.refusals is not None:
-            self.refusals.called(number, requests)
+        with torch.no_grad():
+            requests = [request for call in calls for request in call.requests()]
+        if self._store is not None and _are_of_all(calls):
+            # So the call is complete only when all ranks have made it, and a refusal fails it on all of them.
+            requests.append(("barrier", 0, 0, 0, "uint8", "sum", 0))
+        if requests:
+            self.collectives.enqueue(requests, 0)
+        self._simulated.append((work, calls))
 
-    def refuse(self, error: Exception, number: int | None = None) -> NoReturn:
-        """Raises an error in the arguments of the next call, or of the call with a number, here and on the other
-        ranks.
-        """
+    def _not_made(self, calls: Sequence[Call], error: Exception) -> NoReturn:
+        """Raises the error of calls that were not made."""
+        if isinstance(error, Error) and error.code != ErrorCode.InvalidUsage:
+            if reason_in(error) is not None:
+                self._fail(error)
+                self.check()
+        elif error is not self.error and _are_of_all(calls):
+            self._refuse(error)
+        raise error
+
+    def refuse_next(self, error: Exception) -> NoReturn:
+        """Raises an error in the arguments of the next call. If other ranks make the call, it fails there, too."""
+        self.number += 1
+        self._refuse(error)
+
+    def _refuse(self, error: Exception) -> NoReturn:
         self.check()
-        if self.refusals is not None:
-            number = number or self.refusals.next()
-            # The memory must live until all of it is complete.
-            patience = self._patience("a call that was refused", self.timeout)
-
-            def check() -> None:
-                patience()
-                self.collectives.check()
-
-            requests, _room = self.refusals.refused(number, check)
-            exchange, _words = self.refusals.exchange(str(error))
-            self.collectives.enqueue([*requests, exchange], 0)
-            self.collectives.synchronize(0)
+        if self._store is not None and not all_refuse(self._store, self.number, self.collectives.size):
+            self._is_refused = True
+            self.abort(reason_of(self.collectives.rank, error))
+            self._note_told()
+            add_consequences(error)
         raise error
 
     def complete(self, names: str, seconds: float) -> None:
@@ -339,15 +341,13 @@ class Lane:
                         pause = min(1.5 * pause, 0.002)
                 self.collectives.synchronize(0)
             except Exception as error:
-                self.error = self.error or error
+                self._fail(error)
             except BaseException:
                 # Ctrl-C: the calls go on, and the program may wait for them again.
                 self._simulated[:0] = waiting
                 raise
-            for work, calls, words in waiting:
+            for work, calls in waiting:
                 work._error = self.error
-                if self.error is None and words is not None and self.refusals is not None:
-                    work._error = self.refusals.outcome(words)
                 for call in calls:
                     if call.finish is not None and work._error is None:
                         with torch.no_grad():
@@ -369,8 +369,23 @@ class Lane:
     def check(self) -> None:
         """Raises the error of earlier calls, if they failed."""
         if self.error is not None:
-            self._is_told = True
+            self._note_told()
             raise self.error
+
+    def _note_told(self) -> None:
+        """Notes that the program has been told about the error."""
+        self._is_told = True
+        if self._is_refused:
+            self._forget(self)
+
+    def _fail(self, error: Exception) -> None:
+        """Stores the error of calls, if it is the first. If another rank has refused a call, its reason is the error."""
+        reason = reason_in(error) if self._store is not None else None
+        if self.error is None and reason is not None:
+            self._is_refused = True
+            error = ValueError(reason)
+            add_consequences(error)
+        self.error = self.error or error
 
     def look(self) -> None:
         """Stores and logs the error of complete calls on a GPU, if they failed."""
@@ -380,12 +395,13 @@ class Lane:
             try:
                 self.collectives.check()
             except Exception as error:
-                self.error = error
-                _LOG.error("%s: %s", self.described, error)
+                self._fail(error)
+                _LOG.error("%s: %s", self.described, self.error)
 
     def tell(self) -> Exception | None:
         """Returns the error, and notes that the program has been told about it."""
-        self._is_told = self._is_told or self.error is not None
+        if self.error is not None:
+            self._note_told()
         return self.error
 
     def give_up(self, names: str, seconds: float) -> None:
@@ -503,3 +519,8 @@ class OfGloo(dist.Work):  # type: ignore[misc]
 
 def _copy(calls: Sequence[Call]) -> bool:
     return any(call.copies for call in calls)
+
+
+def _are_of_all(calls: Sequence[Call]) -> bool:
+    """Whether all ranks of the group make the calls, which are not messages alone."""
+    return any(call.name not in ("send", "recv") for call in calls)

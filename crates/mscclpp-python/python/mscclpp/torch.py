@@ -5,6 +5,7 @@ CUDA tensors go through this library's collectives, CPU tensors and objects thro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -24,7 +25,6 @@ from ._collectives import Collectives
 from ._mscclpp import Communicator, TcpBootstrap, _log_meeting
 from ._torch_calls import Call
 from ._torch_messages import Messages, PutOff
-from ._torch_refusals import Refusals
 from ._torch_work import Lane, OfGloo, Work
 
 #: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
@@ -61,6 +61,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._coalescing = _Coalescing()
         self._messages = Messages(self._make_messages, self._give_up)
         self._n_splits = 0
+        #: The number of communicators that a refused call has ended.
+        self._n_refused = 0
         #: The reason why there is no communicator any more.
         self._ended = ""
         #: The job of a communicator that is being made.
@@ -86,7 +88,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("allreduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("allreduce", [tensor], asked.coalesced([tensor], opts))
-        return self._run(lambda: [self._reducing("all_reduce", tensor, tensor, opts)], opts)
+        return self._run(tensor, lambda: [self._reducing("all_reduce", tensor, tensor, opts)], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
@@ -97,7 +99,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo(
                 "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, asked.coalesced(tensors, opts)
             )
-        return self._run(lambda: [self._reducing("all_reduce", tensor, tensor, opts) for tensor in tensors], opts)
+        return self._run(
+            tensors[0], lambda: [self._reducing("all_reduce", tensor, tensor, opts) for tensor in tensors], opts
+        )
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensor of one."""
@@ -105,7 +109,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("broadcast", tensors)
         if self._is_gloos(tensor):
             return self._gloo("broadcast", [tensor], opts)
-        return self._run(lambda: [self._moving("broadcast", tensor, tensor, asked.root(opts))], opts)
+        return self._run(tensor, lambda: [self._moving("broadcast", tensor, tensor, asked.root(opts))], opts)
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Reduce a tensor of all ranks, on one of them."""
@@ -113,7 +117,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("reduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("reduce", [tensor], opts)
-        return self._run(lambda: [self._reducing("reduce", tensor, tensor, opts, asked.root(opts))], opts)
+        return self._run(tensor, lambda: [self._reducing("reduce", tensor, tensor, opts, asked.root(opts))], opts)
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensors of all, which may be of different sizes."""
@@ -121,7 +125,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         taken, given = calls.single_list("allgather", output_tensors), calls.single("allgather", input_tensors)
         if self._is_gloos(given):
             return self._gloo("allgather", [taken], [given], *asked.some(opts))
-        return self._run(lambda: [lists.into_list("all_gather", given, taken, self._rank, self._size)], opts)
+        return self._run(given, lambda: [lists.into_list("all_gather", given, taken, self._rank, self._size)], opts)
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
         """`allgather` of several tensors."""
@@ -129,7 +133,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo("allgather_coalesced", output_lists, input_list, *asked.some(opts))
         # Each list of the outputs holds what one rank sends.
         pairs = zip(input_list, zip(*output_lists, strict=True), strict=True)
-        return self._run(lambda: [lists.into_list("all_gather", *pair, self._rank, self._size) for pair in pairs], opts)
+        return self._run(
+            input_list[0],
+            lambda: [lists.into_list("all_gather", *pair, self._rank, self._size) for pair in pairs],
+            opts,
+        )
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Give all ranks the tensors of all, one after the other in one tensor."""
@@ -139,7 +147,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """`all_gather_single` of several tensors."""
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("all_gather_single", "_allgather_base"), outputs, inputs, opts)
-        return self._run(lambda: [self._moving("all_gather", i, o) for o, i in zip(outputs, inputs, strict=True)], opts)
+        return self._run(
+            inputs[0], lambda: [self._moving("all_gather", i, o) for o, i in zip(outputs, inputs, strict=True)], opts
+        )
 
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any
@@ -156,10 +166,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             # On a rank that does not take the result, the input stands in for the output.
             ends = [(root, part, taken if root == self._rank else part) for root, part in enumerate(given)]
             return self._run(
-                lambda: [self._reducing("reduce", part, end, opts, root) for root, part, end in ends], opts
+                taken, lambda: [self._reducing("reduce", part, end, opts, root) for root, part, end in ends], opts
             )
         return self._run(
-            lambda: [lists.of_list("reduce_scatter", given, taken, self._rank, self._size, asked.op(opts))], opts
+            taken, lambda: [lists.of_list("reduce_scatter", given, taken, self._rank, self._size, asked.op(opts))], opts
         )
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
@@ -171,7 +181,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts)
         pairs = zip(outputs, inputs, strict=True)
-        return self._run(lambda: [self._reducing("reduce_scatter", i, o, opts) for o, i in pairs], opts)
+        return self._run(inputs[0], lambda: [self._reducing("reduce_scatter", i, o, opts) for o, i in pairs], opts)
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give one rank the tensors of all."""
@@ -181,14 +191,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo("gather", output_tensors, [given], *asked.some(opts))
         root = asked.root(opts)
         taken = calls.single_list("gather", output_tensors) if self._rank == root else []
-        return self._run(lambda: [lists.into_list("gather", given, taken, self._rank, self._size, root)], opts)
+        return self._run(given, lambda: [lists.into_list("gather", given, taken, self._rank, self._size, root)], opts)
 
     def gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Give one rank the tensors of all, one after the other in one tensor."""
         if self._is_gloos(input):
             return self._gloo(("gather_single", "gather_into_tensor"), output, input, *asked.some(opts))
         root = asked.root(opts)
-        return self._run(lambda: [self._moving("gather", input, output if self._rank == root else input, root)], opts)
+        return self._run(
+            input, lambda: [self._moving("gather", input, output if self._rank == root else input, root)], opts
+        )
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give each rank its tensor of one rank's list."""
@@ -198,7 +210,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo("scatter", [taken], input_tensors, *asked.some(opts))
         root = asked.root(opts)
         given = calls.single_list("scatter", input_tensors) if self._rank == root else []
-        return self._run(lambda: [lists.of_list("scatter", given, taken, self._rank, self._size, root=root)], opts)
+        return self._run(
+            taken, lambda: [lists.of_list("scatter", given, taken, self._rank, self._size, root=root)], opts
+        )
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, **named: Any) -> Any:
         """Send each rank its tensor of the list, and receive one from each."""
@@ -206,7 +220,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         taken, given = list(output_tensors), list(input_tensors)
         if self._is_gloos(taken[0]):
             return self._gloo("alltoall", taken, given, *asked.some(opts))
-        return self._run(lambda: [lists.between(given, taken, self._rank, self._size)], opts)
+        return self._run(taken[0], lambda: [lists.between(given, taken, self._rank, self._size)], opts)
 
     def all_to_all_single(
         self,
@@ -223,7 +237,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._is_gloos(input):
             names = ("all_to_all_single", "alltoall_base")
             return self._gloo(names, output, input, taken, given, *asked.some(opts))
-        return self._run(lambda: [lists.with_splits(input, output, given, taken, self._size)], opts)
+        return self._run(input, lambda: [lists.with_splits(input, output, given, taken, self._size)], opts)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -302,8 +316,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _end_coalescing(self, device: Any) -> Any:
         gathered, by_gloo = self._coalescing.calls or [], self._coalescing.by_gloo
         self._drop_coalesced()
-        made = [self._run(lambda: gathered, None)] if gathered else []
-        return made[0] if made and not by_gloo else OfGloo([*by_gloo, *made])
+        works = []
+        if gathered:
+            are_messages = all(call.name in ("send", "recv") for call in gathered)
+            works = [self._run(gathered[0].tensors[0], lambda: gathered, None, are_messages)]
+        return works[0] if works and not by_gloo else OfGloo([*by_gloo, *works])
 
     def _drop_coalesced(self) -> None:
         self._coalescing.calls, self._coalescing.by_gloo = None, []
@@ -387,7 +404,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo(kind, [tensor], peer, tag)
         message = self._moving(kind, tensor, tensor, peer)
         if self._coalescing.calls is not None:
-            return self._run(lambda: [message], None)
+            return self._run(tensor, lambda: [message], None, are_messages=True)
         return self._messages.put_off(kind, tensor, peer)
 
     def _make_messages(self, messages: list[PutOff]) -> None:
@@ -427,25 +444,30 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         works = [self._gloo(names, output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
         return works[0] if len(works) == 1 else OfGloo(works)
 
-    def _run(self, make: Callable[[], list[Call]], opts: Any) -> Any:
-        """Makes calls, or adds them to those that `_end_coalescing` makes."""
+    def _run(self, tensor: torch.Tensor, make: Callable[[], list[Call]], opts: Any, are_messages: bool = False) -> Any:
+        """Makes calls, or adds them to those that `_end_coalescing` makes. `tensor` is on their device."""
         self._messages.make()
+        device = tensor.device
         try:
             made = make()
             if self._coalescing.calls is not None:
                 self._coalescing.calls += made
                 return None
-            device = made[0].tensors[0].device
             if len(made) > 1 and any(call.tensors[0].device != device for call in made):
                 devices = ", ".join(sorted({str(call.tensors[0].device) for call in made}))
                 raise ValueError(f"{made[0].name}: tensors of {devices} in calls that are made together")
         except Exception as error:
-            if _ON_SIMULATED:
-                # The error ends a coalescing, so all its calls are refused.
-                self._lane(torch.device("cpu")).refuse(error)
-            raise
+            if are_messages:
+                raise
+            # The error ends a coalescing, so all its calls are refused.
+            self._lane(device).refuse_next(error)
+        if are_messages:
+            lane = self._lane(device, list(range(self._size)))
+        else:
+            lane = self._lane(device)
+            lane.number += 1
         # Newer versions of torch say whether the program waits at once.
-        return self._lane(device).run(made, asked.seconds(opts), in_current=not getattr(opts, "asyncOp", True))
+        return lane.run(made, asked.seconds(opts), in_current=not getattr(opts, "asyncOp", True))
 
     def _lane(self, device: torch.device, ranks: list[int] | None = None) -> Lane:
         """Returns the communicator of all ranks, or of some. The first call makes it, and blocks until all of its
@@ -462,14 +484,27 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 raise RuntimeError(self._ended)
             self._lanes[key] = lane
         if lane.stream is not None and device.index not in (None, lane.device.index):
-            raise ValueError(
+            error = ValueError(
                 f"{self._described} uses {lane.device}, not {device}: a group has one device for each rank"
             )
+            if ranks is None:
+                lane.refuse_next(error)
+            raise error
         return lane
+
+    def _forget(self, lane: Lane) -> None:
+        """Drops a communicator that a refused call has ended. The next call makes another one."""
+        if self._lanes.get("all") is lane:
+            del self._lanes["all"]
+            self._n_refused += 1
+            # The program is being told about the error.
+            with contextlib.suppress(Exception):
+                lane.close()
 
     def _make_lane(self, device: torch.device, key: str, ranks: list[int]) -> Lane:
         rank, seconds = ranks.index(self._rank), self._timeout.total_seconds()
         index = None if _ON_SIMULATED else torch.cuda.current_device() if device.index is None else device.index
+        store = dist.PrefixStore(f"mscclpp/{key}/{self._n_refused}", self._store)
         self._forming = bootstrap = TcpBootstrap.create(rank, len(ranks))
         deadline = time.monotonic() + seconds
 
@@ -482,16 +517,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         try:
             # An abort that came before this call must not be lost.
             check()
-            bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank, check), seconds)
+            bootstrap.initialize(_meeting._through_store(store, "id", rank, check), seconds)
             # The matrix multiplications of a backward pass run at the same time.
             collectives = Collectives(
                 Communicator(bootstrap), index, timeout=seconds, calls_at_once=int(_CALLS_AT_ONCE), overlap=True
             )
         finally:
             self._forming = None
-        is_told = _ON_SIMULATED and key == "all"
-        refusals = Refusals(dist.PrefixStore("mscclpp/calls", self._store), rank, len(ranks)) if is_told else None
-        return Lane(collectives, seconds, self._described, refusals)
+        return Lane(collectives, seconds, self._described, store if key == "all" else None, self._forget)
 
 
 def _create(opts: Any, _backend_options: Any) -> ProcessGroup:

@@ -26,6 +26,10 @@ impl CollectivesBuilder {
         let group = Group::new(&self.comm, self.ranks.clone(), self.tag)?.meet()?;
         let Some(topology) = self.topology(&group)? else {
             let (rank, engine) = self.connect_one_node(group, false)?;
+            tracing::info!(
+                target: "mscclpp::conn", rank = rank.group.ranks[rank.rank()], ranks = rank.n_ranks(), nodes = 1,
+                "collectives through the memory of the ranks' devices; this rank has {}", self.gpu
+            );
             return Ok(Collectives { rank: Arc::new(rank), engine: Arc::new(engine) });
         };
         let on_node = Some(topology.locals().len());
@@ -109,8 +113,8 @@ impl CollectivesBuilder {
         ])?;
         let network = Network { transport, tag: self.tag, connections };
         tracing::info!(
-            target: "mscclpp::conn", rank = group.ranks[group.rank], nodes = topology.nodes(), here = ?topology.locals(),
-            "collectives of ranks on several nodes, over {transport:?}"
+            target: "mscclpp::conn", rank = group.ranks[group.rank], ranks = group.ranks.len(), nodes = topology.nodes(),
+            here = ?topology.locals(), "collectives over {transport:?} between nodes; this rank has {}", self.gpu
         );
         Nodes::connect(rank, topology, local, model, network)
     }

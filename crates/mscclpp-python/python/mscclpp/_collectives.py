@@ -125,8 +125,6 @@ class Collectives:
     def _take(self, made: _mscclpp._Collectives) -> None:
         self._made = made
         self.rank, self.size, self.device, self.is_simulated = made.rank, made.size, made.device, made.is_simulated
-        kind = "simulated device" if self.is_simulated else "device"
-        _mscclpp._log_meeting(f"rank {self.rank} of {self.size} has made collectives on {kind} {self.device}")
         self._of_thread = _OfThread()
         #: The registered arrays. They are kept even if the program drops them, because peers write into them.
         self._registered: dict[_mscclpp._Registered, Any] = {}

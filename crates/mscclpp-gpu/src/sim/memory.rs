@@ -11,7 +11,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 
-use super::{mapping::Mapping, ranges::Whose};
+use super::{mapping::Mapping, races, ranges::Whose};
 use crate::{DevicePtr, Error, ExportHandle, MemoryExport, MemoryInfo, Result, backend::MemoryBackend};
 
 /// The type that `fstatfs` returns for a memfd of ordinary pages. One of huge pages could fault when none are left.
@@ -172,6 +172,7 @@ pub(super) fn import(handle: &ExportHandle, size: u64) -> Result<Mapping> {
     let there = fstat(fd).map_err(|e| Error::system("fstat of imported memory", e))?.st_size;
     match usize::try_from(size) {
         Ok(len) if len > 0 && u64::try_from(there).is_ok_and(|there| there >= size) => {
+            races::say_what_is_not_seen();
             Mapping::shared(fd.as_fd(), len, Whose::Theirs)
         }
         _ => refused(format!("{size} bytes were announced, the descriptor has {there}")),

@@ -41,7 +41,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant { name: "no_barrier_stands_behind_the_wait", source: EXCHANGE, kernel: "exchange",
         change: ["__syncthreads();  // @behind", "// @behind"], lines: ["write", "read"], hint: "signal()" },
     Mutant { name: "scratch_is_not_doubled", source: EXCHANGE, kernel: "exchange",
-        change: ["round % 2 * Threads", "0"], lines: ["write", "read"], hint: "signal()" },
+        change: ["round % 2 * Threads", "0"], lines: ["write", "read"], hint: "signals back behind the read" },
     Mutant { name: "a_flag_is_stored_relaxed", source: FLAGS, kernel: "flags",
         change: ["memoryOrderRelease);  // @set", "memoryOrderRelaxed);  // @set"],
         lines: ["write", "read"], hint: "releases nothing" },

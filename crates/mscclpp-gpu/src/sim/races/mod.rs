@@ -40,6 +40,7 @@ pub(super) use order::{Order, Point, host_reads, host_writes};
 pub use report::{Race, RaceAccess};
 pub(super) use sites::add_library;
 pub(crate) use switch::is_on;
+pub(super) use switch::say_what_is_not_seen;
 
 /// The calling thread of the host is that rank, in reports.
 pub(crate) fn this_thread_is_rank(rank: usize) {

@@ -224,6 +224,15 @@ fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
         _ if earlier.device() == later.device() => {
             "they are launches in two streams: record an event in one and wait for it in the other"
         }
+        _ if !earlier.how.is_write() => {
+            "they are on two devices, and the memory was written again before its reader had said that it has read it: the reader \
+             signals back behind the read, with signal(), and the writer waits for that in front of the write"
+        }
+        _ if !later.how.is_write() => {
+            "they are on two devices: put signal() behind the write and wait() in front of the read. If both are there, the memory \
+             was written again before its reader had said that it has read it: the reader signals back behind the read, and \
+             the writer waits for that in front of the write"
+        }
         _ => "they are on two devices: put signal() behind the first and wait() in front of the second",
     }
     .to_owned()

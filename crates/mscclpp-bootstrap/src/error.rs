@@ -350,14 +350,15 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Shows `rank 1, 2, 3`, and shortens a long list.
+/// Shows `rank 1` or `ranks 1, 2, 3`, and shortens a long list.
 pub(crate) struct RankList<'a>(pub(crate) &'a [usize]);
 
 impl fmt::Display for RankList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 16;
         let shown: Vec<_> = self.0.iter().take(SHOWN).map(ToString::to_string).collect();
-        write!(f, "rank {}", shown.join(", "))?;
+        let s = if self.0.len() == 1 { "" } else { "s" };
+        write!(f, "rank{s} {}", shown.join(", "))?;
         match self.0.len().saturating_sub(SHOWN) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),

@@ -79,7 +79,7 @@ fn all_say_so() -> Result<(), Failed> {
         error.to_string()
     });
     let (log, root) = outcome(&child);
-    assert!(root.contains(why) && root.contains("timed out") && root.contains("missing: rank "), "{root}");
+    assert!(root.contains(why) && root.contains("timed out") && root.contains("missing: rank"), "{root}");
     assert!(errors.iter().all(|error| error.contains(why)), "{errors:#?}");
     let (joined, turned_away): (Vec<_>, Vec<_>) =
         errors.iter().partition(|error| error.contains("initialising the bootstrap"));

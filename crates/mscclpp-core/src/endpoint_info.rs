@@ -52,15 +52,6 @@ impl fmt::Debug for EndpointInfo {
 
 impl fmt::Display for EndpointInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} of process {:.8}", self.platform, self.device, ProcessHex(self.process))
-    }
-}
-
-/// Shows a process id in hexadecimal; its first digits are enough to tell processes of a job apart.
-struct ProcessHex(ProcessId);
-
-impl fmt::Display for ProcessHex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:032x}", u128::from_be_bytes(self.0.to_bytes())))
+        write!(f, "{} {} of process {}", self.platform, self.device, self.process.pid())
     }
 }

@@ -7,7 +7,8 @@ use mscclpp_os::{env, host::Host};
 
 use crate::Result;
 
-/// A random number that identifies one process. By it a process recognises bytes that it has serialized itself.
+/// A number that identifies one process: its number in the system, in 4 bytes, and 12 random bytes. By it a process recognises
+/// bytes that it has serialized itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProcessId([u8; 16]);
 
@@ -21,17 +22,26 @@ impl ProcessId {
         let (origin, mut id) = match DRAWN.get() {
             Some(drawn) => *drawn,
             None => {
-                let drawn = (Origin::here(), Self(random()?));
+                let drawn = (Origin::here(), Self(random()?).of_this_process());
                 *DRAWN.get_or_init(|| drawn)
             }
         };
         if !origin.is_here() {
-            // Forks of the same process differ in their process id.
-            for (byte, other) in id.0.iter_mut().zip(std::process::id().to_le_bytes()) {
-                *byte ^= other;
-            }
+            id = id.of_this_process();
         }
         Ok(id)
+    }
+
+    /// The same random bytes, with the number of this process: forks of one process differ in it.
+    fn of_this_process(mut self) -> Self {
+        self.0[..4].copy_from_slice(&std::process::id().to_le_bytes());
+        self
+    }
+
+    /// The number that the process had in its system, or in its container.
+    pub(crate) fn pid(self) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_le_bytes([a, b, c, d])
     }
 
     /// The bytes of the number.
@@ -81,6 +91,7 @@ mod tests {
     #[test]
     fn a_process_is_itself() {
         assert_eq!(ProcessId::current().unwrap(), ProcessId::current().unwrap());
+        assert_eq!(ProcessId::current().unwrap().pid(), std::process::id());
         assert!(!host_id().unwrap().is_empty());
     }
 

@@ -86,7 +86,7 @@ const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 /// The most peers that a message names.
 const NAMED: usize = 8;
 /// The advice of a time-out whose peers may be the cause.
-const SEE: &str = "; see whether these have launched the kernels that signal this one, and whether their kernels have ended";
+const SEE: &str = "; look whether each of them has launched the kernel that is to signal, and whether it has ended without that";
 /// The advice of an abort that did not end the kernels.
 const NOT_ALL: &str = ", nor within 5 s after it was aborted: its kernels wait through something else, too; give all of it \
                        to synchronize_or_abort()";
@@ -138,7 +138,7 @@ mod tests {
                 .to_string()
         };
         assert_eq!(message(0), "work did not finish within 1s");
-        let two = "work, whose kernels wait for rank 0, rank 1, did not finish within 1s; see whether ";
+        let two = "work, whose kernels wait for rank 0, rank 1, did not finish within 1s; look whether ";
         assert!(message(2).starts_with(two), "{}", message(2));
         assert!(message(1000).contains("rank 7 and 992 more,"), "{}", message(1000));
     }

@@ -83,7 +83,10 @@ pub enum Error {
         reason: String,
     },
     /// There is no kernel or module symbol with this name.
-    #[error("no {kind} named {name:?} in this module (it has: {available})")]
+    #[error(
+        "no {kind} named {name:?} in this module (it has: {available}){}",
+        if *.kind == "kernel" { EXTERN_C } else { "" }
+    )]
     NoSuchSymbol {
         /// `kernel` or `symbol`.
         kind: &'static str,
@@ -187,6 +190,9 @@ impl OutOfBounds {
         }
     }
 }
+
+/// The advice for a kernel that is not found.
+const EXTERN_C: &str = "; a kernel is found by its name only if it is declared extern \"C\" __global__";
 
 mscclpp_os::debug_as_report!(Error);
 

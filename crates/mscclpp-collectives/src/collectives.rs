@@ -1,6 +1,10 @@
 //! The collectives of one rank: calls in, launches out.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mscclpp::{
     DeviceBuffer, Gpu, Stream,
@@ -12,7 +16,7 @@ use crate::{
     Error, Request, Result,
     choice::{Selection, Selector},
     plan::{Calls, Plan},
-    rank::{Call, Engine, RankState},
+    rank::{Call, Engine, RankState, Watch},
 };
 
 /// The collectives of a rank with others, each on a device of its own or several on one: as threads of one process, as processes,
@@ -70,6 +74,7 @@ use crate::{
 pub struct Collectives {
     pub(crate) rank: Arc<RankState>,
     pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) watch: Arc<Watch>,
 }
 
 impl Collectives {
@@ -157,6 +162,7 @@ impl Collectives {
         let calls = Calls::new(requests, rank.rank(), rank.n_ranks(), &barrier)?;
 
         let mut order = rank.order.lock();
+        self.watch.calls(requests)?;
         order.before(stream)?;
         let put = || {
             // SAFETY: the caller's promise.
@@ -223,7 +229,16 @@ impl Collectives {
     /// [`Error::Failed`] if a rank was lost, or somebody aborted: results are not valid. Errors of the work of the
     /// stream.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
+        let begin = Instant::now();
+        if let Err(error) = self.watch.compare(self.rank.options.timeout, || self.check_usable()) {
+            let Error::Below(late) = error else { return Err(error) };
+            Abort::abort(self, &late.to_string());
+            return Err(self.failed(late));
+        }
         let done = match self.rank.options.timeout {
+            Some(timeout) if self.rank.options.checks() => {
+                stream.synchronize_or_abort(timeout.saturating_sub(begin.elapsed()), self)
+            }
             Some(timeout) => stream.synchronize_or_abort(timeout, self),
             None => stream.synchronize().map_err(Error::from),
         };
@@ -246,6 +261,7 @@ impl Collectives {
 
     /// Checks that the waits of complete calls got what they waited for. A rank that is done may have left.
     fn check_waits(&self) -> Result<()> {
+        self.watch.check()?;
         self.engine.check_mismatch(&self.rank)?;
         self.engine.check_waits().map_err(|error| self.failed(error))
     }
@@ -279,6 +295,7 @@ impl Collectives {
     /// Checks that no rank is lost, and that nobody has aborted these collectives. A rank that has left may have sent
     /// all that is still to come.
     pub(crate) fn check_usable(&self) -> Result<()> {
+        self.watch.check()?;
         self.engine.check_mismatch(&self.rank)?;
         for semaphore in self.engine.semaphores() {
             match semaphore.failure() {
@@ -302,8 +319,16 @@ impl Collectives {
 impl Abort for Collectives {
     type Error = Error;
 
+    /// Aborts after a time-out, whose cause may be calls that differ.
     fn abort(&self, reason: &str) {
-        Self::abort(self, reason);
+        let advice = match self.rank.options.checks() {
+            true => "",
+            false => {
+                "; if a rank may have made another call, or with another type or size, set MSCCLPP_CHECK_CALLS=1 on all ranks (or \
+                 check_calls): then that is the error"
+            }
+        };
+        Self::abort(self, &format!("{reason}{advice}"));
     }
 
     fn check(&self) -> Result<()> {

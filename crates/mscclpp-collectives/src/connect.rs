@@ -5,11 +5,12 @@ use std::sync::Arc;
 use mscclpp::{Platform, Transport, TransportFlags};
 
 use crate::{
-    Collectives, CollectivesBuilder, Error, Result,
+    Collectives, CollectivesBuilder, Result,
     choice::NodesModel,
+    env,
     nodes::{Network, Nodes, Topology},
     one_node::OneNode,
-    rank::{Group, Purpose, RankState},
+    rank::{Engine, Group, Purpose, RankState, Watch},
 };
 
 impl CollectivesBuilder {
@@ -22,7 +23,9 @@ impl CollectivesBuilder {
     /// different builds of this library. [`Error::Below`] if devices do not reach each other's memory and Ethernet is
     /// not to be had either, or a rank is lost meanwhile. If one rank fails, the others wait for it until it leaves or
     /// aborts.
-    pub fn connect(self) -> Result<Collectives> {
+    pub fn connect(mut self) -> Result<Collectives> {
+        let checks = self.options.check_calls.map_or_else(env::check_calls, Ok)?;
+        self.options.check_calls = Some(checks);
         let group = Group::new(&self.comm, self.ranks.clone(), self.tag)?.meet()?;
         let Some(topology) = self.topology(&group)? else {
             let (rank, engine) = self.connect_one_node(group, false)?;
@@ -30,12 +33,14 @@ impl CollectivesBuilder {
                 target: "mscclpp::conn", rank = rank.group.ranks[rank.rank()], ranks = rank.n_ranks(), nodes = 1,
                 "collectives through the memory of the ranks' devices; this rank has {}", self.gpu
             );
-            return Ok(Collectives { rank: Arc::new(rank), engine: Arc::new(engine) });
+            return Collectives::of(rank, engine);
         };
         let on_node = Some(topology.locals().len());
         let rank = RankState::new(&self.comm, &self.gpu, group, self.options.clone(), on_node)?;
+        // The steps of a call within a node are none of the program's calls.
+        self.options.check_calls = Some(false);
         let engine = self.connect_nodes(&rank, topology)?;
-        Ok(Collectives { rank: Arc::new(rank), engine: Arc::new(engine) })
+        Collectives::of(rank, engine)
     }
 
     /// Connects ranks that reach each other's memory. `among_nodes`: they are those of one of several nodes.
@@ -56,7 +61,17 @@ impl CollectivesBuilder {
             None => mscclpp::provider::host_id().map_err(mscclpp::Error::from)?,
         };
         let topology = Topology::of(group, &node)?;
-        let unreached = group.unreached(&self.gpu, topology.locals())?;
+        let devices = group.devices(&self.gpu)?;
+        let unreached = group.unreached(&self.gpu, &devices, topology.locals())?;
+        let sharing = group.sharing(&devices, topology.locals(), self.gpu.platform().device_count()?);
+        if sharing.first() == Some(&group.ranks[group.rank]) {
+            // Shown unless the log is told otherwise, as all of WAIT.
+            tracing::warn!(
+                target: "mscclpp::wait",
+                "ranks {sharing:?} share devices, while this node has devices without a rank: their kernels wait for each other's \
+                 room on them. Usually each rank takes the device of its number on the node"
+            );
+        }
         let transport = self.options.between_nodes;
         let has_transport = transport.is_none_or(|transport| self.comm.context().transports().has(transport));
         let said = group.all_say([unreached.is_some(), has_transport])?;
@@ -81,13 +96,6 @@ impl CollectivesBuilder {
     /// Connects the ranks of this node, and then those of different ones.
     fn connect_nodes(&self, rank: &RankState, topology: Topology) -> Result<Nodes> {
         let (group, options) = (&rank.group, &rank.options);
-        if options.check_calls {
-            return Err(Error::InvalidArgument(
-                "check_calls(true) with ranks on several nodes, or whose devices do not reach each other's memory; it compares \
-                 calls of ranks on one node"
-                    .into(),
-            ));
-        }
         let locals = topology.locals();
         let local = match locals.len() {
             1 => None,
@@ -121,6 +129,12 @@ impl CollectivesBuilder {
 }
 
 impl Collectives {
+    fn of(rank: RankState, engine: impl Engine + 'static) -> Result<Self> {
+        let semaphores = engine.semaphores().cloned().collect();
+        let watch = Watch::new(&rank.group, rank.options.checks(), &rank.order, semaphores)?;
+        Ok(Self { rank: Arc::new(rank), engine: Arc::new(engine), watch: Arc::new(watch) })
+    }
+
     /// Groups of these ranks: those that give the same `color` become one, in the order of their `key`, ranks with
     /// the same key in their present order. A rank without a color gets none. Every rank makes this call; it blocks
     /// until all do. A group has the same options, but for its ranks.

@@ -4,7 +4,7 @@ use mscclpp::{ErrorKind, Report};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of collectives.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The call can never be right as it is.
@@ -35,11 +35,12 @@ pub enum Error {
         /// The message that came, and the one that was expected.
         problem: String,
     },
-    /// Ranks made different calls. Found with
+    /// Ranks made different calls, or gave a message different sizes. Found with
     /// [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls) alone. These collectives cannot be
     /// used any more.
     #[error(
-        "rank {rank} called {ours}, while rank {other} called {theirs}; all ranks make the same calls in the same order"
+        "rank {rank} called {ours}, while rank {other} called {theirs}; all ranks make the same calls in the same order, and the \
+         two of a message give the same size"
     )]
     Mismatch {
         /// This rank.
@@ -65,7 +66,8 @@ pub enum Error {
     /// A wait for another rank ended before what it waited for had come: the rank died, or somebody gave up. These
     /// collectives cannot be used any more.
     #[error(
-        "the collectives of rank {rank} cannot be used any more; make new ones, of the ranks that are left: {}",
+        "the collectives of rank {rank} cannot be used any more; make new ones{}: {}",
+        if .source.kind() == ErrorKind::Remote { ", of the ranks that are left" } else { "" },
         Report(.source.as_ref())
     )]
     Failed {
@@ -78,6 +80,8 @@ pub enum Error {
     #[error(transparent)]
     Below(#[from] mscclpp::Error),
 }
+
+mscclpp_os::debug_as_report!(Error);
 
 impl Error {
     /// The kind of the error, which says what a caller can do about it.
@@ -142,5 +146,11 @@ mod tests {
         let error = Error::Failed { rank: 0, source: Box::new(source) };
         assert!(error.to_string().ends_with(&format!("of the ranks that are left: {causes}")), "{error}");
         assert_eq!(Report(&error).to_string(), error.to_string());
+        // A `main` that returns it prints a sentence.
+        assert_eq!(format!("{error:?}"), error.to_string());
+        // Nobody has left where a rank gave up.
+        let aborted = CoreError::Aborted { reason: "enough".to_owned() };
+        let text = Error::Failed { rank: 0, source: Box::new(aborted.into()) }.to_string();
+        assert!(text.contains("make new ones: ") && text.contains("enough"), "{text}");
     }
 }

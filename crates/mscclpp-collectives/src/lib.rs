@@ -37,6 +37,7 @@ mod connect;
 #[cfg(feature = "cudarc")]
 mod cudarc;
 mod data;
+mod env;
 mod error;
 mod handle;
 mod nodes;

@@ -146,6 +146,15 @@ pub enum Kind<'a> {
 }
 
 impl Kind<'_> {
+    /// The other rank of a message, and whether this rank receives it.
+    pub(crate) fn peer(&self) -> Option<(usize, bool)> {
+        match *self {
+            Self::Send { peer } => Some((peer, false)),
+            Self::Recv { peer } => Some((peer, true)),
+            _ => None,
+        }
+    }
+
     /// How numbers are reduced, if they are.
     pub(crate) fn op(&self) -> Option<ReduceOp> {
         match *self {

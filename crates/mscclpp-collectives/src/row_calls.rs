@@ -2,7 +2,7 @@
 
 use mscclpp::{Kernel, KernelArgs, Stream};
 
-use crate::{Collectives, Result, Rows, choice::Selection};
+use crate::{Collectives, Result, Rows, choice::Selection, plan::rows_signature};
 
 impl Collectives {
     /// Sums up the rows of all ranks and hands each to `kernel`, in one launch. The kernel is the program's own, made
@@ -101,6 +101,7 @@ impl Collectives {
         let Some(selection) = engine.choose_rows(rank, rows)? else { return Ok(()) };
         let buffers: Vec<_> = rows.buffers.iter().collect();
         let mut order = rank.order.lock();
+        self.watch.call(rows_signature(rows.rows, rows.columns, rows.data_type))?;
         order.before(stream)?;
         // SAFETY: the caller's promise.
         let put = unsafe {

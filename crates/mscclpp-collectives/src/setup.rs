@@ -76,7 +76,8 @@ impl CollectivesBuilder {
         self
     }
 
-    /// How long [`Collectives::synchronize`] waits before it gives up: for ever, if not given.
+    /// How long [`Collectives::synchronize`] waits before it gives up: for ever, if not given. Calls that take longer than ten
+    /// seconds have a line in the log in either case, which names the rank that they wait for.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options.timeout = Some(timeout);
         self
@@ -98,16 +99,18 @@ impl CollectivesBuilder {
         self
     }
 
-    /// Makes ranks compare their calls before they make them, for finding mistakes: kind, count, type, operation and
-    /// root. A rank that makes another call than the others fails with [`Error::Mismatch`](crate::Error::Mismatch), and
-    /// so do they, in place of waiting for ever or getting wrong numbers. Each call takes a round trip more. Messages
-    /// between two ranks are not compared. All ranks give the same.
+    /// Makes ranks compare their calls, for finding mistakes: kind, count, type, operation and root, and the sizes of messages
+    /// between two ranks. If not given, `MSCCLPP_CHECK_CALLS` says whether they do. A rank that makes another call than the
+    /// others fails with [`Error::Mismatch`](crate::Error::Mismatch), and so do they, in place of waiting for ever or getting
+    /// wrong numbers. Each call takes a round trip more, and [`synchronize`](Collectives::synchronize) waits until the others
+    /// have made their calls, too. Calls of graphs are compared when they are captured, and again at each replay if all ranks
+    /// are on one node. All ranks give the same.
     ///
-    /// It also finds two calls of these collectives that run at the same time, as replays of graphs on two streams do
-    /// ([`Error::Overlap`](crate::Error::Overlap)), and says in the log if this process has more communicators on the device than
-    /// [`calls_at_once`](Self::calls_at_once) gives room.
+    /// On one node, it also finds two calls of these collectives that run at the same time, as replays of graphs on two streams
+    /// do ([`Error::Overlap`](crate::Error::Overlap)), and says in the log if this process has more communicators on the device
+    /// than [`calls_at_once`](Self::calls_at_once) gives room.
     pub fn check_calls(mut self, check: bool) -> Self {
-        self.options.check_calls = check;
+        self.options.check_calls = Some(check);
         self
     }
 
@@ -130,9 +133,8 @@ impl CollectivesBuilder {
     ///
     /// Within a node, ranks reach each other's memory as ever. Between nodes, port channels move the data. The selector and
     /// [algorithms](Self::algorithm) of the program are asked for what is done within a node, or not at all; memory that is
-    /// registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
-    /// [`all_reduce_rows`](crate::Collectives::all_reduce_rows). It takes as much [scratch](Self::scratch) again,
-    /// of which three quarters are page-locked host memory over Ethernet.
+    /// registered is not used, and there is no [`all_reduce_rows`](crate::Collectives::all_reduce_rows). It takes as much
+    /// [scratch](Self::scratch) again, of which three quarters are page-locked host memory over Ethernet.
     pub fn between_nodes(mut self, transport: Transport) -> Self {
         self.options.between_nodes = Some(transport);
         self

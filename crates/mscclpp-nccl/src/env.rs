@@ -54,8 +54,6 @@ pub(crate) struct Env {
     pub(crate) same_gpu: bool,
     /// `MSCCLPP_NCCL_TIMEOUT`: how long a communicator may take to form.
     pub(crate) timeout: Duration,
-    /// `MSCCLPP_NCCL_CHECK_CALLS`: whether ranks compare their calls.
-    pub(crate) check_calls: bool,
     /// `MSCCLPP_NCCL_CALLS_AT_ONCE`: how many communicators' calls have room on a device at the same time.
     pub(crate) calls_at_once: u32,
     /// `MSCCLPP_NCCL_SCRATCH`: how many MiB of device memory a communicator takes.
@@ -129,7 +127,6 @@ impl Env {
             fallback: lookup("MSCCLPP_NCCL_FALLBACK").filter(|path| !path.is_empty()).map(PathBuf::from),
             same_gpu: reader.flag("MSCCLPP_NCCL_SAME_GPU")?.unwrap_or(false),
             timeout: Duration::from_secs(seconds.into()),
-            check_calls: reader.flag("MSCCLPP_NCCL_CHECK_CALLS")?.unwrap_or(false),
             calls_at_once: reader.number("MSCCLPP_NCCL_CALLS_AT_ONCE", 1..=32)?.unwrap_or(4),
             scratch: reader.number("MSCCLPP_NCCL_SCRATCH", 1..=4096)?,
             address: reader.text("NCCL_COMM_ID")?,
@@ -214,7 +211,7 @@ mod tests {
     #[test]
     fn what_is_not_set_has_its_default() {
         let env = Env::from_lookup(|_| None).unwrap();
-        assert!(env.blocking && !env.same_gpu && !env.check_calls && !env.p2p_disabled);
+        assert!(env.blocking && !env.same_gpu && !env.p2p_disabled);
         assert_eq!(env.timeout, Duration::from_secs(1800));
         assert_eq!(env, Env::from_lookup(|_| Some(OsString::new())).unwrap(), "empty counts as not set");
     }

@@ -223,8 +223,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let mut builder = Collectives::builder(&communicator, &comm.gpu)
         // Programs that use NCCL run its calls beside other kernels, such as matrix multiplications.
         .overlap(true)
-        .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE))
-        .check_calls(env.check_calls);
+        .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE));
     if let Some(node) = id::node(env)? {
         builder = builder.node(node);
     }

@@ -74,7 +74,7 @@ impl PyCollectives {
     /// Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have. `platform`
     /// is "cuda", "hip" or "sim".
     #[new]
-    #[pyo3(signature = (communicator, device, max_blocks = None, scratch = None, calls_at_once = None, timeout_sec = None, check_calls = false, overlap = false))]
+    #[pyo3(signature = (communicator, device, max_blocks = None, scratch = None, calls_at_once = None, timeout_sec = None, check_calls = None, overlap = false))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn new(
         py: Python<'_>,
@@ -84,13 +84,16 @@ impl PyCollectives {
         scratch: Option<u64>,
         calls_at_once: Option<u32>,
         timeout_sec: Option<f64>,
-        check_calls: bool,
+        check_calls: Option<bool>,
         overlap: bool,
     ) -> PyResult<Self> {
         let communicator = communicator.waited()?;
         let gpu = communicator.context().gpu(device).or_raise()?;
         let builder = Collectives::builder(&communicator, &gpu);
-        let mut builder = builder.check_calls(check_calls).overlap(overlap);
+        let mut builder = builder.overlap(overlap);
+        if let Some(check) = check_calls {
+            builder = builder.check_calls(check);
+        }
         if let Some(blocks) = max_blocks {
             builder = builder.max_blocks(blocks);
         }

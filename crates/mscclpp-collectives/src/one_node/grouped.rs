@@ -19,7 +19,7 @@ impl OneNode {
     /// How many of these exchanges, from the first on, go in one launch: those that every rank can see are small
     /// `all_reduce`s of one type and operation. It depends on nothing else, since all ranks must do alike.
     pub(super) fn together(&self, rank: &RankState, asked: &[Exchange<'_, '_>]) -> usize {
-        if rank.n_ranks() == 1 || rank.options.check_calls || !rank.options.algorithms.is_empty() {
+        if rank.n_ranks() == 1 || rank.options.checks() || !rank.options.algorithms.is_empty() {
             return 1;
         }
         let Some((Request { kind: Kind::AllReduce(op), data_type, .. }, _)) = asked.first() else { return 1 };

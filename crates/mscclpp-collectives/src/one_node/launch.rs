@@ -129,7 +129,7 @@ impl OneNode {
             scale,
             scaled,
             one_way: plan.one_way.into(),
-            checked: rank.options.check_calls.into(),
+            checked: rank.options.checks().into(),
             in_place: in_place.into(),
             signature,
         }

@@ -99,7 +99,7 @@ impl OneNode {
                 scale: 0,
                 scaled: 0,
                 one_way: 0,
-                checked: rank.options.check_calls.into(),
+                checked: rank.options.checks().into(),
                 in_place: 0,
                 signature: rows_signature(rows.rows, rows.columns, rows.data_type),
             },

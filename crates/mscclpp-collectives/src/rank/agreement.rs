@@ -10,6 +10,8 @@
 //! messages of the others on as they came. So all ranks find the same fault in them, and name the same rank. If a rank
 //! has left before it sent its own, the first rank says so to the others, which would else wait for it.
 
+use std::time::Duration;
+
 use mscclpp::errors::BootstrapError;
 
 use crate::{Error, Result};
@@ -31,6 +33,8 @@ enum Carries {
     All = 2,
     /// The number in the job of a rank that has left.
     Left = 3,
+    /// The calls that a rank has made, which nobody need wait for.
+    Calls = 4,
 }
 
 impl Group {
@@ -104,6 +108,24 @@ impl Group {
         }
         let all = opened(Carries::All, &answer).and_then(|all| of_lengths(all, self.ranks.len()));
         all.map_err(malformed)
+    }
+
+    /// Sends rank `r` what this rank says of its calls. Does not block.
+    pub(crate) fn tell_calls(&self, r: usize, words: &[u64]) -> Result<()> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        Ok(self.bootstrap().send(&sealed(Carries::Calls, &bytes), self.ranks[r], self.tag)?)
+    }
+
+    /// Returns what rank `r` says of its calls, if there is something new. Does not block.
+    pub(crate) fn calls_of(&self, r: usize) -> Result<Option<Vec<u64>>> {
+        match self.bootstrap().recv_timeout(self.ranks[r], self.tag, Duration::ZERO) {
+            Ok(message) => opened(Carries::Calls, &message)
+                .and_then(|bytes| words_of(bytes, None))
+                .map(Some)
+                .map_err(|problem| self.malformed(r, problem)),
+            Err(BootstrapError::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The error for a message of rank `r` of the group that is not what it should be.

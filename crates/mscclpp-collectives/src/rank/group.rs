@@ -1,8 +1,11 @@
 //! The ranks that set up collectives, and what they agree on.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use mscclpp::{Bootstrap, Communicator, Gpu};
@@ -42,6 +45,8 @@ pub(crate) enum Purpose {
     /// The set-up of the parts of a split: each split has another tag.
     Part(u64),
     Register,
+    /// The calls that ranks have made.
+    Calls,
 }
 
 impl Group {
@@ -88,6 +93,7 @@ impl Group {
             Purpose::Split => (0, 0),
             Purpose::Part(split) => (1, split),
             Purpose::Register => (2, 0),
+            Purpose::Calls => (3, 0),
         };
         let mut digest = Sha256::new();
         for word in [kind, split, self.ranks[0] as u64, self.number] {
@@ -119,19 +125,34 @@ impl Group {
         (0..ranks).filter(move |r| *r != rank)
     }
 
-    /// One of the ranks `of` whose device's memory this rank's device is known not to reach. Blocks: all ranks call it.
-    pub(crate) fn unreached(&self, gpu: &Gpu, of: &[usize]) -> Result<Option<usize>> {
+    /// The identity of each rank's device. Blocks: all ranks call it.
+    pub(crate) fn devices(&self, gpu: &Gpu) -> Result<Vec<[u8; 16]>> {
         let uuid = u128::from_le_bytes(gpu.properties().uuid);
         let all = self.all_gather([uuid as u64, (uuid >> 64) as u64])?;
+        let uuid = |[low, high]: [u64; 2]| (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
+        Ok(all.into_iter().map(uuid).collect())
+    }
+
+    /// One of the ranks `of` whose device's memory this rank's device is known not to reach. `devices` are those of all ranks.
+    pub(crate) fn unreached(&self, gpu: &Gpu, devices: &[[u8; 16]], of: &[usize]) -> Result<Option<usize>> {
         for r in of.iter().copied().filter(|r| *r != self.rank) {
-            let [low, high] = all[r];
-            let uuid = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
             // Of a device that this process does not see, nothing is known.
-            if gpu.peer_access_by_uuid(&uuid)?.is_some_and(|access| !access.reachable) {
+            if gpu.peer_access_by_uuid(&devices[r])?.is_some_and(|access| !access.reachable) {
                 return Ok(Some(r));
             }
         }
         Ok(None)
+    }
+
+    /// The ranks of this node, `here`, that share a device, if this process sees devices that no rank of the node has. They
+    /// have their numbers in the job.
+    pub(crate) fn sharing(&self, devices: &[[u8; 16]], here: &[usize], seen: usize) -> Vec<usize> {
+        let of = |r: &usize| here.iter().filter(|other| devices[**other] == devices[*r]).count();
+        let distinct: HashSet<_> = here.iter().map(|r| devices[*r]).collect();
+        if seen <= distinct.len() {
+            return Vec::new();
+        }
+        here.iter().filter(|r| of(r) > 1).map(|r| self.ranks[*r]).collect()
     }
 
     /// The lowest compute capability of the ranks' devices, if all have one, and the fewest multiprocessors.
@@ -338,6 +359,16 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_share_a_device_while_others_are_free_are_named() {
+        let comms = comms(4);
+        let group = Group::new(&comms[0], None, TAG).expect("a group");
+        let devices = [0, 1, 0, 2].map(|device| [device; 16]);
+        assert_eq!(group.sharing(&devices, &[0, 1, 2, 3], 4), [0, 2]);
+        assert!(group.sharing(&devices, &[0, 1, 2, 3], 3).is_empty(), "all devices are taken");
+        assert!(group.sharing(&devices, &[0, 1, 3], 4).is_empty(), "rank 2 is on another node");
+    }
+
+    #[test]
     fn a_rank_that_has_left_is_named_to_all() {
         let mut comms = comms(4);
         drop(comms.remove(2));
@@ -351,7 +382,8 @@ mod tests {
     fn groups_and_purposes_have_tags_of_their_own_that_all_ranks_find() {
         let found = together(&comms(3), |group| {
             let groups = [(); 2].map(|()| group.clone().meet().expect("one build"));
-            let purposes = [Purpose::Split, Purpose::Register, Purpose::Part(0), Purpose::Part(1)];
+            let purposes =
+                [Purpose::Split, Purpose::Register, Purpose::Calls, Purpose::Part(0), Purpose::Part(1)];
             groups
                 .iter()
                 .flat_map(|group| purposes.map(|purpose| group.telling(purpose).tag))
@@ -361,7 +393,7 @@ mod tests {
         let mut tags = found[0].clone();
         tags.sort_unstable();
         tags.dedup();
-        assert_eq!(tags.len(), 8);
+        assert_eq!(tags.len(), 10);
         assert!(tags.iter().all(|tag| *tag >= TAGS));
     }
 }

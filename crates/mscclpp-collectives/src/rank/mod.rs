@@ -5,10 +5,12 @@ mod communicators;
 mod counters;
 mod engine;
 mod group;
+mod history;
 mod options;
 mod order;
 mod registrations;
 mod state;
+mod watch;
 
 pub(crate) use counters::LANES;
 pub(crate) use engine::Engine;
@@ -19,3 +21,4 @@ pub(crate) use registrations::{CopyPlaces, List, Mapping, Memory, Part, Symmetri
 #[cfg(test)]
 pub(crate) use state::SCRATCH;
 pub(crate) use state::{Call, RankState};
+pub(crate) use watch::Watch;

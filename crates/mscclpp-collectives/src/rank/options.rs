@@ -17,7 +17,8 @@ pub(crate) struct Options {
     pub(crate) overlap: bool,
     pub(crate) scratch: Option<u64>,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) check_calls: bool,
+    /// None before ranks meet: what the environment says.
+    pub(crate) check_calls: Option<bool>,
     /// None: the adapter that is nearest.
     pub(crate) between_nodes: Option<Transport>,
     pub(crate) connections: Option<u32>,
@@ -35,7 +36,7 @@ impl Default for Options {
             overlap: false,
             scratch: None,
             timeout: None,
-            check_calls: false,
+            check_calls: None,
             between_nodes: Some(Transport::ETHERNET),
             connections: None,
             node: None,
@@ -43,5 +44,12 @@ impl Default for Options {
             selector: Arc::new(Tuned),
             algorithms: Vec::new(),
         }
+    }
+}
+
+impl Options {
+    /// Whether calls are compared.
+    pub(crate) fn checks(&self) -> bool {
+        self.check_calls == Some(true)
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Order {
     /// The event behind the last call that was not captured, and the stream of that call. A stream of others may be
     /// gone: it is only compared.
     last: Option<(Event, Stream)>,
+    /// Whether somebody follows the event of the last call, so that the next one has another.
+    is_followed: bool,
     /// The captures that are under way, and some that have ended.
     captured: Vec<Captured>,
 }
@@ -56,6 +58,16 @@ impl Order {
         Ok(self.last.as_ref().map_or(Ok(true), |(event, _)| event.query())?)
     }
 
+    /// The event behind the last call that was not captured, unless it is complete or its work has failed.
+    pub(crate) fn follow(&mut self) -> Option<Event> {
+        let (event, _) = self.last.as_ref()?;
+        if event.query().unwrap_or(true) {
+            return None;
+        }
+        self.is_followed = true;
+        Some(event.clone())
+    }
+
     /// Notes that the last call is in `stream`.
     pub(crate) fn after(&mut self, stream: &Stream) -> Result<()> {
         if stream.is_capturing()? {
@@ -72,9 +84,13 @@ impl Order {
         }
         // Who waits for an event waits for the point that it marked when the wait was submitted, so one is enough.
         let (event, last) = match self.last.take() {
-            Some((event, last)) => (event, if last.is(stream) { last } else { stream.clone() }),
+            Some((event, last)) => {
+                let event = if self.is_followed { stream.gpu().event(false)? } else { event };
+                (event, if last.is(stream) { last } else { stream.clone() })
+            }
             None => (stream.gpu().event(false)?, stream.clone()),
         };
+        self.is_followed = false;
         let recorded = stream.record(&event);
         self.last = Some((event, last));
         Ok(recorded?)

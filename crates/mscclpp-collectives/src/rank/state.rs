@@ -1,6 +1,6 @@
 //! The state of a rank's collectives.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use mscclpp::{
     Communicator, DeviceBuffer, Gpu, KernelArgs, Platform, Stream,
@@ -41,7 +41,7 @@ pub(crate) struct RankState {
     /// The number of splits so far. Held while ranks say in which part they are.
     pub(crate) splits: Mutex<u64>,
     /// Held while a call is put into its stream, so that calls have one order.
-    pub(crate) order: Mutex<Order>,
+    pub(crate) order: Arc<Mutex<Order>>,
     /// This communicator, counted among those on its device.
     _counted: Counted,
 }
@@ -90,11 +90,11 @@ impl RankState {
             ("calls_at_once", calls_at_once.into()),
             ("scratch", scratch_bytes),
             ("platforms (1 is simulated)", is_sim.into()),
-            ("check_calls", options.check_calls.into()),
+            ("check_calls", options.checks().into()),
             ("numbers of algorithms", options.algorithms.len() as u64),
         ])?;
         let (counted, communicators) = Counted::on(gpu);
-        if options.check_calls && communicators > calls_at_once && !is_sim {
+        if options.checks() && communicators > calls_at_once && !is_sim {
             tracing::warn!(
                 target: "mscclpp::conn", rank = group.ranks[group.rank], communicators, calls_at_once,
                 "{gpu} has room for the calls of {calls_at_once} of {communicators} communicators at the same time: more of them on \
@@ -112,7 +112,7 @@ impl RankState {
             registrations: Registrations::default(),
             aborted: OnceLock::new(),
             splits: Mutex::default(),
-            order: Mutex::default(),
+            order: Arc::default(),
             _counted: counted,
         })
     }

@@ -5,12 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Told, abort_ends_waits, builder, ranks, zeros};
+use crate::support::{Told, abort_ends_waits, builder, by_nodes::on, ranks, zeros};
 use mscclpp::{ErrorKind, prelude::*};
 use mscclpp_collectives::{
-    Collectives, DataType, DeviceSlice, Error, Kind, Protocol, ReduceOp, Request, Selection,
+    Collectives, CollectivesBuilder, DataType, DeviceSlice, Error, Kind, Protocol, ReduceOp, Request,
+    Selection,
 };
-use mscclpp_test_support::LIMIT;
+use mscclpp_test_support::{LIMIT, Lines};
 
 #[test]
 fn what_can_never_be_right_is_refused_and_nothing_is_done() {
@@ -86,8 +87,17 @@ fn ranks_that_ask_for_different_things_are_told() {
 /// Kinds, counts, types, operations and roots that differ, in calls that would wait for ever or mix up numbers.
 #[test]
 fn calls_that_do_not_match_are_named() {
+    check_mismatches(builder);
+}
+
+#[test]
+fn calls_that_do_not_match_between_nodes_are_named() {
+    check_mismatches(|comm, gpu| on(&[0, 1], comm, gpu));
+}
+
+fn check_mismatches(builder: impl Fn(&Communicator, &Gpu) -> CollectivesBuilder + Sync) {
     type Call = fn(&Collectives, &DeviceSlice<f32>, &DeviceSlice<u32>, &Stream) -> Result<(), Error>;
-    let pairs: [(Call, Call, [&str; 2]); 4] = [
+    let pairs: [(Call, Call, [&str; 2]); 5] = [
         (
             |c, x, _, s| c.all_reduce(x, x, ReduceOp::Sum, s),
             |c, x, _, s| c.broadcast(x, 1, s),
@@ -108,6 +118,11 @@ fn calls_that_do_not_match_are_named() {
             |c, x, _, s| c.broadcast(x, 1, s),
             ["broadcast of 3000 F32, root 0", "broadcast of 3000 F32, root 1"],
         ),
+        (
+            |c, x, _, s| c.send(x, 1, s),
+            |c, x, _, s| c.recv(&x.slice(0..10)?, 0, s),
+            ["send of 12000 bytes to rank 1", "recv of 40 bytes from rank 0"],
+        ),
     ];
     ranks(2, |comm, gpu| {
         for (first, second, names) in &pairs {
@@ -122,8 +137,10 @@ fn calls_that_do_not_match_are_named() {
             }
             collectives.synchronize(&stream).unwrap();
             let call = if rank == 0 { first } else { second };
-            call(&collectives, &floats, &words, &stream).unwrap();
-            // What comes behind it says nothing else. The ranks may know of the first one already.
+            // The other rank may have made its call already.
+            let called = call(&collectives, &floats, &words, &stream);
+            assert!(!matches!(&called, Err(error) if !matches!(error, Error::Mismatch { .. })), "{called:?}");
+            // What comes behind it says nothing else.
             let _ = collectives.all_reduce(&floats, &floats, ReduceOp::Sum, &stream);
             let error = collectives.synchronize(&stream).expect_err("they differ");
             let (ours, theirs) = (names[rank], names[1 - rank]);
@@ -178,8 +195,43 @@ fn a_limit_ends_waits_and_names_who_is_waited_for() {
             let numbers = zeros::<u8>(gpu, 10);
             collectives.recv(&numbers, 0, &stream).unwrap();
             let error = collectives.synchronize(&stream).expect_err("nobody sends");
-            assert!(format!("{error:?}").contains("rank 0"), "{error:?}");
+            assert!(error.to_string().contains("rank 0"), "{error}");
+            assert!(error.to_string().contains("MSCCLPP_CHECK_CALLS=1"), "{error}");
         }
+        comm.bootstrap().barrier().unwrap(); // both hold their collectives until here
+    });
+}
+
+/// A call that waits has a line in the log, also if nobody waits for its stream.
+#[test]
+fn a_call_that_waits_for_ten_seconds_has_a_line_that_names_it_and_the_rank() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::set_global_default(subscriber).expect("no other test has one");
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let numbers = zeros::<f32>(gpu, 4000);
+        let sum = || collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        sum();
+        if collectives.rank() != 1 {
+            sum();
+            return collectives.synchronize(&stream).expect("it comes at last");
+        }
+        let begin = Instant::now();
+        let due = |rank| {
+            let text = format!(
+                "rank {rank}: waiting for rank 1, which has not made call 1, all_reduce (Sum) of 4000 F32 (for 1"
+            );
+            lines.text().lines().any(|line| line.contains(&text) && line.contains("WARN"))
+        };
+        while !(due(0) && due(2)) {
+            assert!(begin.elapsed() < LIMIT, "{}", lines.text());
+            thread::sleep(Duration::from_millis(50));
+        }
+        sum();
+        collectives.synchronize(&stream).unwrap();
     });
 }
 

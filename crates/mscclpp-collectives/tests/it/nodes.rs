@@ -216,8 +216,6 @@ fn what_needs_one_node_is_refused() {
             assert!(error.to_string().contains(text), "{error}");
         };
         let nodes = [0, 1];
-        let checked = on(&nodes, comm, gpu).check_calls(true).connect();
-        refused(checked.expect_err("it cannot be"), "check_calls(true) with ranks on several nodes");
         let small = on(&nodes, comm, gpu).scratch(1 << 10).connect();
         refused(small.expect_err("it cannot be"), "too few for 1 ranks on other nodes");
         let collectives = connected(&nodes, comm, gpu);

@@ -79,9 +79,10 @@ class Collectives:
     complete; on simulated devices they are kept until `synchronize()`. Calls that only move take elements of any type.
 
     `device` is the number of this rank's GPU, by default the current one. `synchronize()` gives up after `timeout`
-    seconds, if given. The other arguments are those of the crate's builder: `max_blocks` and `calls_at_once` limit
-    how much of the device a call takes, `scratch` is the size of its memory in bytes, `check_calls` finds calls that
-    do not match, and `overlap` is for calls that run beside matrix multiplications.
+    seconds, if given. With `check_calls`, or else `MSCCLPP_CHECK_CALLS=1` on all ranks, calls that do not match are an
+    error. The other arguments are those of the crate's builder: `max_blocks` and `calls_at_once` limit how much of the
+    device a call takes, `scratch` is the size of its memory in bytes, and `overlap` is for calls that run beside
+    matrix multiplications.
     """
 
     #: The number of this rank, and the number of ranks.
@@ -100,7 +101,7 @@ class Collectives:
         max_blocks: int | None = None,
         scratch: int | None = None,
         calls_at_once: int | None = None,
-        check_calls: bool = False,
+        check_calls: bool | None = None,
         overlap: bool = False,
     ) -> None:
         if not isinstance(group, (CommGroup, Communicator)):
@@ -267,7 +268,7 @@ class Collectives:
         """
         if self._of_thread.gathered is not None:
             raise _mscclpp.Error(
-                int(_mscclpp.ErrorCode.InvalidUsage), "group() was called inside a group() of this thread"
+                int(_mscclpp.ErrorCode.InvalidUsage), "this thread has begun a group() already: end it before another one"
             )
         gathered = self._of_thread.gathered = {}
         try:

@@ -1807,7 +1807,7 @@ class _Collectives:
     """
     def __enter__(self, /) -> _Collectives: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
-    def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool = False, overlap: bool = False) -> _Collectives:
+    def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool | None = None, overlap: bool = False) -> _Collectives:
         """
         Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have. `platform`
         is "cuda", "hip" or "sim".

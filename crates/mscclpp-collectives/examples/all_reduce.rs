@@ -1,11 +1,13 @@
 //! An `all_reduce` of all devices of this machine: one rank, a thread, for each GPU, or for four simulated devices.
 
+// ANCHOR: uses
 use std::{error::Error, sync::Arc, thread, time::Instant};
 
 use mscclpp::prelude::*;
 use mscclpp_collectives::{Collectives, DeviceSlice, MAX_RANKS, ReduceOp};
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
+// ANCHOR_END: uses
 
 // ANCHOR: rank
 fn rank(bootstrap: LocalBootstrap, platform: Platform, count: usize) -> Outcome {

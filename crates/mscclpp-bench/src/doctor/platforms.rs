@@ -46,8 +46,8 @@ fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
         (true, Platform::Sim) => SECTION.ok(
             item,
             format!(
-                "{devices}; used here, and by examples, tests and benchmarks. A program of your own needs \
-                 MSCCLPP_PLATFORM=sim, as the library does not choose simulated devices by itself"
+                "{devices}; used here, and by examples, tests and benchmarks. A program of your own uses them with \
+                 MSCCLPP_PLATFORM=sim or Platform::detect_or_sim(), as the library does not choose them by itself"
             ),
         ),
         (true, _) => SECTION.ok(item, format!("{devices}; used here")),

@@ -47,7 +47,7 @@ struct Epilogue {
 
 # ANCHOR: main
 def main(group: CommGroup) -> None:
-    mscclpp.set_device(group.my_rank % mscclpp.device_count())
+    mscclpp.set_device(group.my_rank % group.nranks_per_node % mscclpp.device_count())
     fused = mscclpp.fused_all_reduce(epilogue=BIAS_AND_RELU, parameters="const void* bias")
     comm = Collectives(group)
     fused.load(comm, "float32")

@@ -10,6 +10,7 @@ import pytest
 
 from conftest import KERNELS
 from device import sim_only
+from ranks import EXAMPLES, free_address
 
 pytestmark = sim_only
 
@@ -66,6 +67,37 @@ def test_a_store_without_release_is_reported_with_both_lines():
 
 def test_a_kernel_in_order_has_none():
     assert run("memoryOrderRelease", "1") == ("no error\n", ["[120]"])
+
+
+RANKS = """
+import sys
+import mscclpp, ping_pong
+from concurrent.futures import ThreadPoolExecutor
+
+address, *rank = sys.argv[1:]
+if rank:
+    ping_pong.main(int(rank[0]), address)
+else:
+    with ThreadPoolExecutor(2) as threads:
+        for rank in [threads.submit(ping_pong.main, rank, address) for rank in range(2)]:
+            rank.result()
+assert not mscclpp.races()
+"""
+
+
+def test_ranks_that_are_threads_are_seen_and_of_those_that_are_processes_a_line_says_what_is_not():
+    environment = {**os.environ, "MSCCLPP_SIM_RACES": "1", "PYTHONPATH": os.pathsep.join([EXAMPLES, *sys.path])}
+
+    def start(*args):
+        command = [sys.executable, "-c", RANKS, *args]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+    here, apart = free_address(), free_address()
+    threads, *processes = start(here), start(apart, "0"), start(apart, "1")
+    for run, lines in (threads, 0), *((process, 1) for process in processes):
+        _, said = run.communicate(timeout=300)
+        assert run.returncode == 0, said
+        assert said.count("memory of another process is mapped") == lines, said
 
 
 def test_nothing_is_looked_for_unless_the_environment_says_so():

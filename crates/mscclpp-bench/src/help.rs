@@ -44,38 +44,76 @@ const OWN: [Own; 15] = [
     ("ib-bw", ["64K", "64K, or --begin", "2", "as many as 1 GiB takes, at most 5000"]),
 ];
 
-/// The columns of the table, which are printed below the help of the program and of each workload.
-pub(crate) const COLUMNS: &str = "\
-Columns:
-  platform  cuda; sim: devices simulated on the CPU; cpu: no device involved
-  workload, variant
-            what ran; for memory workloads the kind of packet and the roles of the blocks, the kind of
-            barriers, blocks x threads
-  size      the size of the message that a side sends; in other workloads the number of rounds, ranks or
-            threads, or milliseconds without work; exact in the JSON
-  rounds    how many rounds were timed together
-  unit      the unit of all times in the row
-  median, min, max
-            the time of one round, over all measurements (for ll8-, ll16- and signal-pingpong the time of one hop,
-            which is half a round)
-  algbw     algorithm bandwidth in GB/s: the size divided by the median
-  busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so
-            it equals algbw; the flags of packets do not count. For collectives it is what nccl-tests call so
-  per SM    for collectives, algbw divided by the blocks of a call, each of which takes a multiprocessor
-  NCCL, windows, ratio
-            with --compare, the medians of NCCL, plain and with registered windows, and the best of them divided by
-            the row's own: above 1 the row is faster
-  baseline  for ethernet-bw, the plain socket of this run; for ib-bw and ib-lat, the bare verbs of this run; for
-            launches, the driver's call of this run
-  goal      what this project aims at, in proportion to the baseline; `hold --baseline FILE` shows goals of other rows
-  check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1;
-            NCCL FAILED if only NCCL's results were";
+const MEMORIES: &[&str] = &["memory-put", "memory-get", "memory-put-packets"];
+const HOPS: &[&str] = &["ll8-pingpong", "ll16-pingpong", "signal-pingpong"];
+const COLLECTIVES: &[&str] =
+    &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "tune", "all-reduce-rmsnorm"];
+const COMPARED: &[&str] = &["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
+const BESIDE: &[&str] = &["ethernet-bw", "ib-bw", "ib-lat", "launches"];
+/// The workloads whose size is no message's.
+const OTHER_SIZES: &[&str] = &["signal-pingpong", "fifo", "launches", "proxy-idle", "bootstrap"];
+
+/// The columns of the table: a paragraph for each, and the workloads that it is for; all, if none are named.
+const COLUMNS: [(&str, &[&str]); 14] = [
+    ("  platform  cuda; sim: devices simulated on the CPU; cpu: no device involved", &[]),
+    ("  workload, variant\n            what ran", &[]),
+    (
+        "            for memory workloads the kind of packet and the roles of the blocks, the kind of\n            barriers, blocks x \
+         threads",
+        MEMORIES,
+    ),
+    ("            for collectives the protocol, blocks x threads", COLLECTIVES),
+    ("  size      the size of the message that a side sends; exact in the JSON", &[]),
+    ("            here the number of rounds, ranks or threads, or milliseconds without work", OTHER_SIZES),
+    (
+        "  rounds    how many rounds were timed together\n  unit      the unit of all times in the row\n  median, min, max\n            \
+         the time of one round, over all measurements",
+        &[],
+    ),
+    ("            for ll8-, ll16- and signal-pingpong the time of one hop, which is half a round", HOPS),
+    ("  algbw     algorithm bandwidth in GB/s: the size divided by the median", &[]),
+    (
+        "  busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so\n            \
+         it equals algbw; the flags of packets do not count. For collectives it is what nccl-tests call so",
+        &[],
+    ),
+    (
+        "  per SM    for collectives, algbw divided by the blocks of a call, each of which takes a multiprocessor",
+        COLLECTIVES,
+    ),
+    (
+        "  NCCL, windows, ratio\n            with --compare, the medians of NCCL, plain and with registered windows, and the best of \
+         them divided by\n            the row's own: above 1 the row is faster",
+        COMPARED,
+    ),
+    (
+        "  baseline  for ethernet-bw, the plain socket of this run; for ib-bw and ib-lat, the bare verbs of this run; for\n            \
+         launches, the driver's call of this run\n  goal      what this project aims at, in proportion to the baseline; `hold \
+         --baseline FILE` shows goals of other rows",
+        BESIDE,
+    ),
+    (
+        "  check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1;\n            \
+         NCCL FAILED if only NCCL's results were",
+        &[],
+    ),
+];
+
+/// The columns, as they are printed below the help of a workload, or of the program.
+pub(crate) fn columns(workload: Option<&str>) -> String {
+    let is_due = |of: &[&str]| of.is_empty() || workload.is_none_or(|workload| of.contains(&workload));
+    let due = COLUMNS.iter().filter(|(_, of)| is_due(of)).map(|(text, _)| *text);
+    std::iter::once("Columns:").chain(due).collect::<Vec<_>>().join("\n")
+}
 
 /// Adds to `command` the columns in the help of each workload, and the workload's own defaults.
 pub(crate) fn complete(command: Command) -> Command {
     let mut command = command.mut_subcommands(|it| match it.get_name() {
         "doctor" | "plot" | "hold" => it,
-        _ => it.after_help(COLUMNS),
+        workload => {
+            let columns = columns(Some(workload));
+            it.after_help(columns)
+        }
     });
     for (workload, defaults) in OWN {
         command = command.mut_subcommand(workload, |workload| {
@@ -91,4 +129,29 @@ pub(crate) fn complete(command: Command) -> Command {
 fn with_default(option: Arg, default: &str) -> Arg {
     let help = option.get_help().map(ToString::to_string).unwrap_or_default();
     option.help(format!("{help} [default: {default}]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_has_the_columns_of_its_rows_alone() {
+        let of = |workload| columns(Some(workload));
+        assert!(
+            of("all-reduce").contains("with --compare") && !of("all-reduce").contains("roles of the blocks")
+        );
+        assert!(
+            of("memory-put").contains("roles of the blocks") && !of("memory-put").contains("NCCL, windows")
+        );
+        assert!(
+            of("bootstrap").contains("milliseconds without work") && !of("bootstrap").contains("baseline")
+        );
+        let all = columns(None);
+        assert!(COLUMNS.iter().all(|(text, _)| all.contains(text)));
+        // Every workload that is named exists.
+        let named = COLUMNS.iter().flat_map(|(_, of)| *of);
+        let program = <crate::Arguments as clap::CommandFactory>::command();
+        named.for_each(|name| assert!(program.find_subcommand(name).is_some(), "{name}"));
+    }
 }

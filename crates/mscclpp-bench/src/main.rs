@@ -66,7 +66,7 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 /// On a machine with a single GPU, the processes of a workload take turns on it, some milliseconds each, and the times
 /// show that. `doctor` reports what a machine can do, and why it cannot do the rest.
 #[derive(Parser)]
-#[command(name = "mscclpp-bench", after_help = help::COLUMNS)]
+#[command(name = "mscclpp-bench", after_help = help::columns(None))]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

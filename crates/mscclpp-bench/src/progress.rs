@@ -1,8 +1,7 @@
 //! Says on standard error what a run is doing: by a line on the terminal, and by a message when a row takes long. With
-//! `--watch`, each part and row has a message, and a run that takes too long is ended.
+//! `--watch`, each part has a message, and a run that takes too long is ended.
 
 use std::{
-    fmt,
     io::{self, IsTerminal, Write},
     sync::{
         Arc,
@@ -14,10 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{
-    report::{Row, Times},
-    watchdog::end_process,
-};
+use crate::watchdog::end_process;
 
 /// The time before which nothing is drawn, so that short runs show no line.
 const QUIET: Duration = Duration::from_millis(300);
@@ -64,7 +60,7 @@ impl Progress {
         Self { rank, begun, steps: 0, done: 0, drawn: None, is_visible, now, _running: running }
     }
 
-    /// Says each part and row on standard error, and ends the process after `limit`, counted from the start of the run.
+    /// Says each part on standard error, and ends the process after `limit`, counted from the start of the run.
     pub(crate) fn watch(&self, limit: Option<Duration>) {
         self.now.lock().limit = limit;
     }
@@ -78,7 +74,7 @@ impl Progress {
     /// Begins a part of the run. With `--watch`, it is said at once.
     pub(crate) fn part(&self, what: &str) {
         if self.now.lock().is_at(what) {
-            self.line(&what);
+            say(&said(self.rank, self.begun, what));
         }
     }
 
@@ -96,17 +92,10 @@ impl Progress {
         self.done += 1;
     }
 
-    /// Ends a row, which is about to be printed: wipes the line. With `--watch`, one rank says the row for all.
-    pub(crate) fn row(&mut self, row: &Row) {
+    /// Ends a row, which is about to be printed: wipes the line.
+    pub(crate) fn row(&mut self) {
         self.wipe();
-        let is_watched = self.now.lock().next_row();
-        if is_watched && self.rank == 0 {
-            self.line(&row_text(row));
-        }
-    }
-
-    fn line(&self, text: &dyn fmt::Display) {
-        eprintln!("{}", said(self.rank, self.begun, text));
+        self.now.lock().next_row();
     }
 
     fn wipe(&mut self) {
@@ -129,10 +118,9 @@ impl Now {
         self.limit.is_some()
     }
 
-    /// Begins a row. Returns whether the run is watched.
-    fn next_row(&mut self) -> bool {
+    /// Begins a row.
+    fn next_row(&mut self) {
         (self.row_since, self.next) = (Instant::now(), SLOW);
-        self.limit.is_some()
     }
 }
 
@@ -151,12 +139,17 @@ fn look(rank: usize, reports: bool, begun: Instant, now: &Mutex<Now>, ended: &Re
             now.next = 2 * took;
             let wipe = if io::stderr().is_terminal() { WIPE } else { "" };
             let text = format!("{}, in a row that has taken {:.0} s so far", now.what, took.as_secs_f64());
-            eprintln!("{wipe}{}", said(rank, begun, &text));
+            say(&format!("{wipe}{}", said(rank, begun, &text)));
         }
     }
 }
 
-fn said(rank: usize, begun: Instant, text: &dyn fmt::Display) -> String {
+/// Writes a line on standard error at once, as other ranks write there, too. If that no longer exists, the run goes on.
+fn say(text: &str) {
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+fn said(rank: usize, begun: Instant, text: &str) -> String {
     format!("rank {rank}, {:.1} s: {text}", begun.elapsed().as_secs_f64())
 }
 
@@ -180,26 +173,9 @@ fn too_long(rank: usize, limit: Duration, now: &Now) -> String {
     )
 }
 
-fn row_text(row: &Row) -> String {
-    let times = |times: Option<Times>| match times {
-        Some(Times { median, min, max }) => {
-            format!("{median:.1} {unit} ({min:.1} to {max:.1})", unit = row.unit.symbol())
-        }
-        None => "FAILED".to_owned(),
-    };
-    let mut text =
-        format!("{} {} {}: {}", row.workload, row.variant, row.size_of.show(row.size), times(row.times));
-    let sides = row.nccl.map(|nccl| [("NCCL", nccl.plain), ("NCCL with windows", nccl.windows)]);
-    for (name, side) in sides.into_iter().flatten() {
-        text.extend(side.map(|side| format!(", {name} {}", times(side.times))));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Measured, Nccl};
 
     #[test]
     fn what_ends_a_run_says_where_it_was() {
@@ -219,21 +195,5 @@ mod tests {
         // More steps than were announced, or none at all, must not fail.
         assert!(bar("x", 9, 4, Duration::from_secs(1)).contains("100 %, 0 s left"));
         assert!(bar("x", 0, 0, Duration::ZERO).contains("  0 %"));
-    }
-
-    #[test]
-    fn a_row_is_one_line() {
-        let times = |median| Some(Times { median, min: 1.0, max: 9.0 });
-        let row = Row {
-            workload: "all-reduce".into(),
-            variant: "2 nodes".into(),
-            size: 1024,
-            times: times(4.0),
-            nccl: Some(Nccl { plain: Some(Measured { times: times(5.0) }), windows: None }),
-            ..Row::default()
-        };
-        let text = row_text(&row);
-        assert!(text.ends_with(": 4.0 us (1.0 to 9.0), NCCL 5.0 us (1.0 to 9.0)"), "{text}");
-        assert!(row_text(&Row { times: None, ..row }).contains(": FAILED, NCCL 5.0"));
     }
 }

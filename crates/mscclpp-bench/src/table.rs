@@ -46,7 +46,7 @@ impl Table {
 
     /// Prints a row, which has just been measured.
     pub(crate) fn push(&mut self, row: Row) -> Result<()> {
-        self.progress.row(&row);
+        self.progress.row();
         let platform = self.machine.as_ref().map_or("", |machine| &machine.platform);
         let text = self.layout.lines(platform, &row);
         self.print(&text)?;

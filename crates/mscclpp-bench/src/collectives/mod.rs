@@ -88,8 +88,8 @@ pub(crate) struct Options {
     /// The seconds after which a call that has not ended is an error.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     limit: u16,
-    /// Prints on standard error what the run is doing, and each row at once, and ends the run after this many seconds with an
-    /// error that says what it was doing.
+    /// Prints on standard error what each rank is doing, and ends the run after this many seconds with an error that says
+    /// what it was doing.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     watch: Option<u16>,
     /// The transport between ranks on different nodes: Ethernet, or IB0 to IB7.
@@ -183,8 +183,8 @@ impl Selector for Chooser {
 }
 
 fn run(what: What, options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
-    let library = options.compare.open()?;
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
+    let library = options.compare.open(on_sim)?;
     let default = match on_sim {
         true => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         false => Sizes { begin: 1 << 10, end: 1 << 30, factor: 4 },

@@ -65,7 +65,8 @@ pub(super) struct WindowFunctions {
 }
 
 impl Library {
-    pub(super) fn open(name: &str) -> Result<Self> {
+    /// Loads the library. `on_sim`: for simulated devices, which only stand-ins of tests can use.
+    pub(super) fn open(name: &str, on_sim: bool) -> Result<Self> {
         // SAFETY: the user names this file as NCCL's library, whose initialisers may run in any process.
         let handle = unsafe { libloading::Library::new(name) }.map_err(|error| {
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -75,6 +76,14 @@ impl Library {
             )
         })?;
         let symbols = Symbols { handle: &handle, name };
+        // SAFETY: the type is that of an object's address, which is not read.
+        if on_sim && unsafe { symbols.optional::<*const c_void>(c"ncclOfSimulatedDevices") }.is_none() {
+            return Err(format!(
+                "--compare {name} needs GPUs: NCCL and libraries in its place work on memory of CUDA's runtime, and the devices here \
+                 are simulated; without --compare the library's collectives are measured alone"
+            )
+            .into());
+        }
         // SAFETY: the types are those that the header declares for these names.
         let mut library = unsafe {
             Self {
@@ -209,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_is_not_nccl_is_named() {
-        let error = |name| Library::open(name).err().expect("no NCCL").to_string();
+        let error = |name| Library::open(name, false).err().expect("no NCCL").to_string();
         let missing = error("/nowhere/libnccl.so.2");
         assert!(missing.contains("/nowhere/libnccl.so.2 (") && missing.contains("--compare"), "{missing}");
         let other = error("libc.so.6");

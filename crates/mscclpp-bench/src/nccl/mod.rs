@@ -36,8 +36,8 @@ impl Compare {
         }
     }
 
-    /// Opens the library, if the user chose one.
-    pub(crate) fn open(&self) -> Result<Option<Library>> {
-        self.compare.as_deref().map(Library::open).transpose()
+    /// Opens the library, if the user chose one. `on_sim`: the devices are simulated.
+    pub(crate) fn open(&self, on_sim: bool) -> Result<Option<Library>> {
+        self.compare.as_deref().map(|name| Library::open(name, on_sim)).transpose()
     }
 }

@@ -40,6 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("compare::what_nccl_refuses_is_an_error", refused),
         trial("compare::calls_that_do_not_end_are_errors", stuck),
         trial("compare::what_is_no_library_is_named", no_library),
+        trial("compare::on_simulated_devices_nccl_is_refused_at_once", on_sim),
     ]
 }
 
@@ -247,5 +248,15 @@ fn no_library() -> Result<(), Failed> {
     // Only one of the two processes prints the error.
     assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
     assert!(said.contains("NCCL cannot be loaded from /nowhere/libnccl.so.2"), "{said}");
+    Ok(())
+}
+
+fn on_sim() -> Result<(), Failed> {
+    let mut command = Command::new(program());
+    command.args(["all-reduce", "--compare", "libc.so.6"]).env("MSCCLPP_PLATFORM", "sim");
+    let output = output_within(LIMIT, &mut command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("--compare libc.so.6 needs GPUs"), "{said}");
     Ok(())
 }

@@ -205,7 +205,10 @@ impl TcpBootstrapBuilder {
             return Err(Error::InvalidArgument(format!("n_ranks is {n_ranks}; allowed: 1 to {MAX_RANKS}")));
         }
         if rank >= n_ranks {
-            let what = format!("rank is {rank}; the ranks of a job of {n_ranks} are numbered from 0 to {}", n_ranks - 1);
+            let what = format!(
+                "rank is {rank}; the ranks of a job of {n_ranks} are numbered from 0 to {}",
+                n_ranks - 1
+            );
             return Err(Error::InvalidArgument(what));
         }
         let log_after = self.log_after;

@@ -147,8 +147,8 @@ impl History {
         None
     }
 
-    /// What this rank tells a peer: for each list how many calls follow, the number of the first, and these; all that are kept from
-    /// the numbers `from` on, which are moved behind them.
+    /// Returns what this rank tells a peer: for each list how many calls follow, the number of the first, and these. They are
+    /// all that are kept from the numbers `from` on, which are moved behind them.
     pub(crate) fn told(&self, peer: usize, from: &mut [u64; LISTS]) -> Vec<u64> {
         let mut words = Vec::new();
         for (list, from) in from.iter_mut().enumerate() {
@@ -232,8 +232,8 @@ impl History {
         })
     }
 
-    /// What keeps collectives before number `due` and the messages, of which those before `done` are complete. `answered` says
-    /// for each rank whether it has told what it has made.
+    /// Returns in words what keeps the collectives before number `due`, and the messages. Collectives before `done` are
+    /// complete. `answered` says for each rank whether it has told what it has made.
     pub(crate) fn waited_for(&self, done: u64, due: u64, answered: &[bool]) -> String {
         let first = || match self.collectives.get(done) {
             Some(words) if done < due => format!("{}, call {done}", described(words)),

@@ -16,6 +16,7 @@ use std::{
 use mscclpp::{
     Event, Semaphore,
     errors::{GpuError, SystemFailure},
+    gpu::fork::OfProcess,
 };
 use mscclpp_os::waiting::{FIRST_LOG, LongWait, say};
 use parking_lot::Mutex;
@@ -34,11 +35,21 @@ const PERIOD_OF_CHECKS: Duration = Duration::from_millis(10);
 /// How long before a line the other ranks are asked.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// The communicators of this process, and whether a thread looks at them.
-static ALL: Mutex<(Vec<Arc<Watched>>, bool)> = Mutex::new((Vec::new(), false));
+/// The communicators of a process, and whether a thread looks at them. A child has none of its parent's threads, one of which may
+/// have held the lock.
+#[derive(Default)]
+struct All {
+    watched: Vec<Arc<Watched>>,
+    are_looked_at: bool,
+}
+
+static ALL: Mutex<Option<OfProcess<Arc<Mutex<All>>>>> = Mutex::new(None);
 
 /// The calls of a communicator, which are looked at until this is dropped.
-pub(crate) struct Watch(Arc<Watched>);
+pub(crate) struct Watch {
+    watched: OfProcess<Arc<Watched>>,
+    all: Arc<Mutex<All>>,
+}
 
 struct Watched {
     group: Group,
@@ -95,18 +106,21 @@ impl Watch {
             }),
             difference: OnceLock::new(),
         });
+        let all = All::of_process();
         if ranks > 1 {
-            let mut all = ALL.lock();
-            if !all.1 {
-                let thread = thread::Builder::new().name("mscclpp-watch".to_owned()).spawn(look_at_all);
+            let mut them = all.lock();
+            if !them.are_looked_at {
+                let of_thread = Arc::clone(&all);
+                let thread = thread::Builder::new().name("mscclpp-watch".to_owned());
+                let thread = thread.spawn(move || look_at_all(&of_thread));
                 thread.map_err(|error| {
                     GpuError::System(SystemFailure::new("starting a thread that watches collectives", error))
                 })?;
-                all.1 = true;
+                them.are_looked_at = true;
             }
-            all.0.push(Arc::clone(&watched));
+            them.watched.push(Arc::clone(&watched));
         }
-        Ok(Self(watched))
+        Ok(Self { watched: OfProcess::new(watched), all })
     }
 
     /// Notes requests that this rank is about to put into a stream, in their order, and tells the other ranks if calls are
@@ -115,11 +129,12 @@ impl Watch {
     /// # Errors
     /// [`Error::Mismatch`] if a rank has made other calls.
     pub(crate) fn calls(&self, requests: &[Request<'_>]) -> Result<()> {
+        let own = self.watched.group.rank;
         self.note(|history| {
             requests.iter().fold(None, |found, request| {
                 let peer = request.kind.peer();
                 let next = match peer {
-                    Some((peer, _)) if peer == self.0.group.rank => None,
+                    Some((peer, _)) if peer == own => None,
                     Some((peer, receives)) => {
                         let bytes = request.count.saturating_mul(request.data_type.size());
                         history.message(peer, receives, bytes)
@@ -140,11 +155,12 @@ impl Watch {
     }
 
     fn note(&self, note: impl FnOnce(&mut History) -> Option<Difference>) -> Result<()> {
-        let Watched { group, checks, .. } = &*self.0;
+        let watched = self.watched.here()?;
+        let Watched { group, checks, .. } = &**watched;
         if group.ranks.len() == 1 {
             return Ok(());
         }
-        let mut state = self.0.state.lock();
+        let mut state = watched.state.lock();
         let found = note(&mut state.history);
         if *checks {
             for peer in group.others() {
@@ -153,8 +169,8 @@ impl Watch {
             }
         }
         drop(state);
-        self.0.found(found);
-        self.0.check()
+        watched.found(found);
+        watched.check()
     }
 
     /// Checks that no rank has made other calls, as far as that is known. Does not block.
@@ -162,10 +178,11 @@ impl Watch {
     /// # Errors
     /// [`Error::Mismatch`].
     pub(crate) fn check(&self) -> Result<()> {
-        if self.0.checks {
-            self.0.hear();
+        let watched = self.watched.here()?;
+        if watched.checks {
+            watched.hear();
         }
-        self.0.check()
+        watched.check()
     }
 
     /// Waits until all ranks have made the calls that this one has made, if they are compared. `check` is called meanwhile.
@@ -173,23 +190,24 @@ impl Watch {
     /// # Errors
     /// [`Error::Mismatch`]; [`GpuError::Timeout`] after `limit`; those of `check`.
     pub(crate) fn compare(&self, limit: Option<Duration>, check: impl Fn() -> Result<()>) -> Result<()> {
-        if !self.0.checks {
+        let watched = self.watched.here()?;
+        if !watched.checks {
             return Ok(());
         }
         let mut wait = LongWait::begin(FIRST_LOG);
         let begin = Instant::now();
         let mut pause = Duration::from_micros(20);
         loop {
-            let has_all = self.0.hear();
-            self.0.check()?;
-            let missing = if has_all { self.0.state.lock().history.missing() } else { None };
+            let has_all = watched.hear();
+            watched.check()?;
+            let missing = if has_all { watched.state.lock().history.missing() } else { None };
             let Some(missing) = missing else { return Ok(()) };
             check()?;
             if let Some(limit) = limit.filter(|limit| begin.elapsed() >= *limit) {
                 let operation = format!("waiting for {missing},");
                 return Err(GpuError::Timeout { operation, after: limit, remedy: "" }.into());
             }
-            wait.log(Instant::now(), Some(self.0.name()), || missing);
+            wait.log(Instant::now(), Some(watched.name()), || missing);
             thread::sleep(pause);
             pause = (2 * pause).min(Duration::from_millis(1));
         }
@@ -198,7 +216,19 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        ALL.lock().0.retain(|watched| !Arc::ptr_eq(watched, &self.0));
+        if let Ok(ours) = self.watched.here() {
+            self.all.lock().watched.retain(|watched| !Arc::ptr_eq(watched, ours));
+        }
+    }
+}
+
+impl All {
+    fn of_process() -> Arc<Mutex<Self>> {
+        let mut all = ALL.lock();
+        match &*all {
+            Some(all) if all.is_here() => Arc::clone(all),
+            _ => Arc::clone(all.insert(OfProcess::default())),
+        }
     }
 }
 
@@ -312,16 +342,16 @@ impl Watched {
 }
 
 /// Looks at all communicators of the process, as long as there are some.
-fn look_at_all() {
+fn look_at_all(all: &Mutex<All>) {
     loop {
-        let mut all = ALL.lock();
-        if all.0.is_empty() {
-            all.1 = false;
+        let mut all = all.lock();
+        if all.watched.is_empty() {
+            all.are_looked_at = false;
             return;
         }
         let now = Instant::now();
-        let said: Vec<_> = all.0.iter().filter_map(|it| Some((it.name(), it.look(now)?))).collect();
-        let period = if all.0.iter().any(|it| it.checks) { PERIOD_OF_CHECKS } else { PERIOD };
+        let said: Vec<_> = all.watched.iter().filter_map(|it| Some((it.name(), it.look(now)?))).collect();
+        let period = if all.watched.iter().any(|it| it.checks) { PERIOD_OF_CHECKS } else { PERIOD };
         // A log may wait for a thread that lets go of a communicator.
         drop(all);
         for (rank, (waited, what)) in said {

@@ -169,7 +169,7 @@ def wrong_arguments(rank, n, address):
         comm.synchronize(6.0)
     if library is numpy:
         only_hosts_have(comm)
-    with pytest.raises(mscclpp.Error, match="inside a group"), comm.group(), comm.group():
+    with pytest.raises(mscclpp.Error, match="has begun a group"), comm.group(), comm.group():
         pass
     # The calls that failed have changed nothing.
     comm.all_reduce(x)
@@ -405,6 +405,25 @@ def loses_a_rank(rank, n, address):
 def test_a_lost_rank_is_named():
     with ranks.Ranks(2, loses_a_rank) as job:
         job.outcome(0)
+
+
+def differ(rank, n, address):
+    library, comm = arrays(), joined(rank, n, address)
+    try:
+        if rank == 0:
+            comm.send(library.full(100, 1.0, dtype="float32"), 1)
+        else:
+            comm.recv(library.zeros(10, dtype="float32"), 0)
+        comm.synchronize()
+    except mscclpp.Error as error:
+        return str(error)
+
+
+def test_one_variable_finds_calls_that_differ(monkeypatch):
+    monkeypatch.setenv("MSCCLPP_CHECK_CALLS", "1")
+    names = ["send of 400 bytes to rank 1", "recv of 40 bytes from rank 0"]
+    for rank, said in enumerate(ranks.run(2, differ)):
+        assert f"rank {rank} called {names[rank]}, while rank {1 - rank} called {names[1 - rank]}" in said
 
 
 def waits_in_vain(rank, n, address):

@@ -50,6 +50,22 @@ dist.init_process_group("mscclpp", init_method="tcp://127.0.0.1:{free_port()}", 
     assert run.returncode == 0 and "CPU tensors through gloo" in run.stderr, run.stderr
 
 
+def other_types(rank, n, _address, port):
+    os.environ["MSCCLPP_CHECK_CALLS"] = "1"
+    dist = join("mscclpp", rank, n, port)
+    try:
+        dist.all_reduce(torch.ones(100, dtype=[torch.float32, torch.int32][rank]))
+        dist.barrier()
+    except mscclpp.Error as error:
+        return str(error)
+
+
+def test_one_variable_finds_calls_that_differ():
+    names = ["all_reduce (Sum) of 100 F32", "all_reduce (Sum) of 100 I32"]
+    for rank, said in enumerate(ranks.run(2, other_types, free_port(), timeout=IMPORTS)):
+        assert f"rank {rank} called {names[rank]}, while rank {1 - rank} called {names[1 - rank]}" in said
+
+
 def own(rank, count=100, dtype=torch.float32):
     return torch.full((count,), rank + 1, dtype=dtype)
 

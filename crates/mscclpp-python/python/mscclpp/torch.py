@@ -22,7 +22,7 @@ from . import _torch_calls as calls
 from . import _torch_lists as lists
 from . import _torch_options as asked
 from ._collectives import Collectives
-from ._mscclpp import Communicator, TcpBootstrap, _log_meeting
+from ._mscclpp import Communicator, TcpBootstrap, _log_meeting, device_count
 from ._torch_calls import Call
 from ._torch_messages import Messages, PutOff
 from ._torch_work import Lane, OfGloo, Work
@@ -503,7 +503,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _make_lane(self, device: torch.device, key: str, ranks: list[int]) -> Lane:
         rank, seconds = ranks.index(self._rank), self._timeout.total_seconds()
-        index = None if _ON_SIMULATED else torch.cuda.current_device() if device.index is None else device.index
+        if _ON_SIMULATED:
+            index = self._rank % device_count()
+        else:
+            index = torch.cuda.current_device() if device.index is None else device.index
         store = dist.PrefixStore(f"mscclpp/{key}/{self._n_refused}", self._store)
         self._forming = bootstrap = TcpBootstrap.create(rank, len(ranks))
         deadline = time.monotonic() + seconds

@@ -14,12 +14,6 @@
 #define NARROW_FORMAT mscclpp_sim::NarrowFormat<8>
 #define NARROW_NAME(BEFORE, AFTER) BEFORE##bfloat16##AFTER
 #include "mscclpp_sim/narrow_types.inl"
-#undef NARROW
-#undef NARROW2
-#undef NARROW_RAW
-#undef NARROW2_RAW
-#undef NARROW_FORMAT
-#undef NARROW_NAME
 
 typedef __nv_bfloat16 nv_bfloat16;
 typedef __nv_bfloat162 nv_bfloat162;

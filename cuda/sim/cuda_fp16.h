@@ -14,12 +14,6 @@
 #define NARROW_FORMAT mscclpp_sim::NarrowFormat<5>
 #define NARROW_NAME(BEFORE, AFTER) BEFORE##half##AFTER
 #include "mscclpp_sim/narrow_types.inl"
-#undef NARROW
-#undef NARROW2
-#undef NARROW_RAW
-#undef NARROW2_RAW
-#undef NARROW_FORMAT
-#undef NARROW_NAME
 
 typedef __half half;
 typedef __half2 half2;

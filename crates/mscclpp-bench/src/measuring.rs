@@ -123,6 +123,19 @@ pub(crate) struct Subject {
     pub(crate) launches: u32,
 }
 
+impl Subject {
+    /// A subject whose rounds have one part, and which is submitted by some launches.
+    pub(crate) fn of_launches(
+        workload: &'static str,
+        variant: String,
+        bytes: u64,
+        rounds: u32,
+        launches: u32,
+    ) -> Self {
+        Self { workload, variant, bytes, rounds, parts: 1, launches }
+    }
+}
+
 /// The place at which the peer's message arrives while the stopwatch runs.
 pub(crate) struct Arrival<'a> {
     pub(crate) stopwatch: &'a Stopwatch<'a>,

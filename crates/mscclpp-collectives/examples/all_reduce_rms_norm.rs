@@ -108,13 +108,9 @@ fn close(found: &[f16], expected: &[f32], error: f32) {
 
 fn main() -> Outcome {
     let platform = Platform::detect_or_sim()?;
-    let threads: Vec<_> = LocalBootstrap::group(RANKS)
-        .into_iter()
-        .map(|bootstrap| thread::spawn(move || rank(bootstrap, platform)))
-        .collect();
-    for thread in threads {
-        thread.join().expect("a rank panicked")?;
-    }
+    let ranks = LocalBootstrap::group(RANKS).into_iter();
+    let threads = ranks.map(|bootstrap| thread::spawn(move || rank(bootstrap, platform)));
+    threads.collect::<Vec<_>>().into_iter().try_for_each(|rank| rank.join().expect("a rank panicked"))?;
     println!("{RANKS} ranks on {platform}: Succeed!");
     Ok(())
 }

@@ -18,14 +18,14 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::Transport;
-use mscclpp_collectives::{DeviceSlice, Error, ReduceOp};
+use mscclpp_collectives::{DeviceSlice, Error};
 use mscclpp_test_support::{
     Random,
     child::{say, this_program},
     job::{Children, Role, run_if_child},
 };
 use net::Net;
-use support::{builder, communicator_of, platform};
+use support::{builder, communicator_of, platform, three_sums};
 
 /// Ranks of a node.
 const ON_EACH: usize = 2;
@@ -169,11 +169,7 @@ fn replay(role: &Role, rounds: u64) -> Result<(), Error> {
     assert_eq!(collectives.n_nodes() as u64, n / ON_EACH as u64);
     let stream = gpu.stream()?;
     let numbers = DeviceSlice::<u64>::new(&gpu.allocate(160_000)?)?;
-    stream.begin_capture()?;
-    let captured =
-        (0..3).try_for_each(|_| collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream));
-    let graph = stream.end_capture()?;
-    captured?;
+    let graph = three_sums(&collectives, &numbers, &stream)?;
     if rounds == u64::MAX {
         say("ready");
     }

@@ -11,13 +11,13 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, gpu::KernelSource};
-use mscclpp_collectives::{DeviceSlice, Error, ReduceOp};
+use mscclpp_collectives::{DeviceSlice, Error};
 use mscclpp_test_support::{
     Random,
     child::say,
     job::{Children, Role, all_succeed, run_if_child},
 };
-use support::{builder, communicator_of, platform};
+use support::{builder, communicator_of, platform, three_sums};
 
 const N: usize = 3;
 const VICTIM: usize = 1;
@@ -66,11 +66,7 @@ fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
     let collectives = builder.connect()?;
     let stream = gpu.stream()?;
     let numbers = DeviceSlice::<u64>::new(&gpu.allocate(40_000)?)?;
-    stream.begin_capture()?;
-    let captured =
-        (0..3).try_for_each(|_| collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream));
-    let graph = stream.end_capture()?;
-    captured?;
+    let graph = three_sums(&collectives, &numbers, &stream)?;
     if rounds == u64::MAX {
         say("ready");
     }

@@ -55,8 +55,10 @@ pub trait Setup: Sync {
     fn devices(&self) -> Devices;
 
     /// Whether device code reaches a peer's memory, so that [`mscclpp_core::provider::RemoteRegion::ptr`] must return
-    /// an address.
-    fn maps_peer_memory(&self) -> bool;
+    /// an address; if not, it must return none.
+    fn maps_peer_memory(&self) -> bool {
+        false
+    }
 
     /// Whether writes may come from memory that is registered for no transport, so that
     /// [`mscclpp_core::provider::TransportProvider::local_source`] must return a source.

@@ -297,14 +297,9 @@ fn a_queue_that_cannot_be_opened_is_an_error_that_names_the_peer() {
     let (address, peer) = (listener.local_addr().unwrap(), b.listens_at());
     // Passes one connection on, and then stops listening.
     let way = std::thread::spawn(move || {
-        let mut here = listener.accept().unwrap().0;
+        let here = listener.accept().unwrap().0;
         drop(listener);
-        let mut there = TcpStream::connect(peer).unwrap();
-        let (mut from_here, mut from_there) = (here.try_clone().unwrap(), there.try_clone().unwrap());
-        let back = std::thread::spawn(move || std::io::copy(&mut from_there, &mut here));
-        let _ = std::io::copy(&mut from_here, &mut there);
-        let _ = there.shutdown(std::net::Shutdown::Both);
-        let _ = back.join().unwrap();
+        mscclpp_test_support::relay(here, TcpStream::connect(peer).unwrap()).unwrap();
     });
     let ab = a.context.connect(&a.endpoint, &elsewhere).unwrap();
     ab.set_label("rank 7");

@@ -36,10 +36,6 @@ impl Setup for OverEthernet {
         self.devices
     }
 
-    fn maps_peer_memory(&self) -> bool {
-        false
-    }
-
     fn reaches_other_hosts(&self) -> bool {
         true
     }

@@ -53,10 +53,6 @@ impl Setup for OverFake {
         Devices::SIMULATED
     }
 
-    fn maps_peer_memory(&self) -> bool {
-        false
-    }
-
     fn reaches_other_hosts(&self) -> bool {
         true
     }

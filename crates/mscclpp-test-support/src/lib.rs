@@ -18,6 +18,7 @@ pub mod namespaces;
 mod needs;
 mod port;
 mod random;
+mod relay;
 mod wait;
 
 pub use self::{
@@ -28,5 +29,6 @@ pub use self::{
     needs::trial_that_needs,
     port::{listen, reserve_port},
     random::Random,
+    relay::relay,
     wait::{LIMIT, start_waiting, until, watched, within},
 };

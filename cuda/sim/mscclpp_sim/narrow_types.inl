@@ -274,3 +274,10 @@ inline NARROW2 addNarrow(NARROW2* address, NARROW2 value, Scope scope) {
 
 MSCCLPP_SIM_ATOMIC(atomicAdd, NARROW, addNarrow)
 MSCCLPP_SIM_ATOMIC(atomicAdd, NARROW2, addNarrow)
+
+#undef NARROW
+#undef NARROW2
+#undef NARROW_RAW
+#undef NARROW2_RAW
+#undef NARROW_FORMAT
+#undef NARROW_NAME

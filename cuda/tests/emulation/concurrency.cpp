@@ -5,7 +5,6 @@
 using mscclpp::DeviceSemaphore;
 using mscclpp::DeviceSyncer;
 using emulation::Interleaving;
-using emulation::Random;
 
 // No block leaves a round before all have come to it, and all leave. One syncer serves all runs, so that the number of
 // blocks changes, and the rounds that are folded wrap around.

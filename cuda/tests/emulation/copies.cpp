@@ -5,7 +5,6 @@
 using mscclpp::MemoryChannelDeviceHandle;
 using emulation::Limits;
 using emulation::Memory;
-using emulation::Random;
 
 // Source and destination, and the bytes that the destination must have after the copy.
 struct Memories {

@@ -41,32 +41,10 @@
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 
+#include "../sim/check.hpp"
 #include "mscclpp_sim/runtime.hpp"
 
 namespace emulation {
-
-// Ends the process at once: the calling thread's stack is not the system's.
-[[noreturn]] inline void fail(const char* file, int line, const char* what) {
-  std::fprintf(stderr, "%s:%d: not so: %s\n", file, line, what);
-  std::_Exit(1);
-}
-#define CHECK(condition) ((condition) ? (void)0 : emulation::fail(__FILE__, __LINE__, #condition))
-
-// Random numbers (xorshift64*).
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed * 2 + 1) {}
-  uint64_t next() {
-    state_ ^= state_ >> 12;
-    state_ ^= state_ << 25;
-    state_ ^= state_ >> 27;
-    return state_ * 0x2545f4914f6cdd1dull;
-  }
-  uint32_t below(uint32_t bound) { return static_cast<uint32_t>((next() >> 11) % bound); }
-
- private:
-  uint64_t state_;
-};
 
 // The memory that the threads in this thread of the operating system may touch by the device API, as long as this lives.
 class Limits {

@@ -9,7 +9,6 @@ using mscclpp::LL8Packet;
 using mscclpp::MemoryChannelDeviceHandle;
 using emulation::Limits;
 using emulation::Memory;
-using emulation::Random;
 
 static const uint64_t LargestPacketsOf = 9000;
 

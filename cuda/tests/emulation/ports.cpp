@@ -9,7 +9,6 @@
 using emulation::Interleaving;
 using emulation::Limits;
 using emulation::Memory;
-using emulation::Random;
 using mscclpp::BasePortChannelDeviceHandle;
 
 // A FIFO in memory, and the host's end of it.

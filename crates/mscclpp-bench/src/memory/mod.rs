@@ -298,14 +298,7 @@ impl Bench<'_> {
         exchange.arrival().row(
             measuring,
             progress,
-            Subject {
-                workload: what.workload(),
-                variant,
-                bytes,
-                rounds,
-                parts: 1,
-                launches: launches.count(),
-            },
+            Subject::of_launches(what.workload(), variant, bytes, rounds, launches.count()),
             // SAFETY: as above.
             |stream, _, range| unsafe { launches.submit(stream, range) },
             |_| Cow::Borrowed(&expected),

@@ -100,14 +100,7 @@ impl Bench<'_> {
         ports.arrival().row(
             measuring,
             progress,
-            Subject {
-                workload: WORKLOAD,
-                variant: variant.to_owned(),
-                bytes,
-                rounds,
-                parts: 1,
-                launches: launches.count(),
-            },
+            Subject::of_launches(WORKLOAD, variant.to_owned(), bytes, rounds, launches.count()),
             // SAFETY: as above.
             |stream, _, range| unsafe { launches.submit(stream, range) },
             |_| Cow::Borrowed(&expected),

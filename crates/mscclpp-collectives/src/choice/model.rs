@@ -98,16 +98,8 @@ mod tests {
     const ALL: Possible = Possible::ALL_BUT_ROWS;
 
     fn query(devices: Devices, ranks: usize, bytes: u64, possible: Possible) -> Query {
-        Query {
-            shape: Shape::AllReduce,
-            reduces: true,
-            bytes,
-            ranks,
-            possible,
-            max_blocks: 256,
-            max_threads: 132 * 512,
-            devices,
-        }
+        let query = super::super::selector::tests::query(bytes, ranks, possible);
+        Query { max_blocks: 256, max_threads: 132 * 512, devices, ..query }
     }
 
     /// The model is made from what was measured between two, so it must say nearly the same, also of four.

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::support::{builder, platform, ranks, slice, turn, zeros};
+use crate::support::{builder, one_message, platform, ranks, slice, three_at_once, turn, zeros};
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Collectives, DeviceSlice, ReduceOp, Transfer};
+use mscclpp_collectives::{Collectives, ReduceOp, Transfer};
 use mscclpp_test_support::Random;
 
 #[test]
@@ -126,19 +126,9 @@ fn communicators_and_groups_do_not_disturb_each_other() {
             odd.as_ref().map(|group| (group.rank(), group.n_ranks())),
             [None, Some((1, 2)), Some((0, 1)), Some((0, 2))][rank]
         );
-        let streams = [(); 3].map(|()| gpu.stream().unwrap());
         let data = [(); 3].map(|()| slice(gpu, &[1u32 + rank as u32; 700]));
-        for _ in 0..5 {
-            all.all_reduce(&data[0], &data[0], ReduceOp::Max, &streams[0]).unwrap();
-            again.all_reduce(&data[1], &data[1], ReduceOp::Min, &streams[1]).unwrap();
-            if let Some(group) = &odd {
-                group.all_reduce(&data[2], &data[2], ReduceOp::Sum, &streams[2]).unwrap();
-            }
-        }
-        streams.iter().for_each(|stream| all.synchronize(stream).unwrap());
-        let first = |slice: &DeviceSlice<u32>| slice.read().unwrap()[699];
-        let expected = [4, 1, [1, 6 * 16, 3, 6 * 16][rank]];
-        assert_eq!(data.each_ref().map(first), expected);
+        let found = three_at_once(gpu, [&all, &again], odd.as_ref(), &data, 5);
+        assert_eq!(found, [4, 1, [1, 6 * 16, 3, 6 * 16][rank]]);
     });
 }
 
@@ -177,15 +167,7 @@ fn messages_arrive_in_their_order() {
             }
             assert_eq!(copy.read().unwrap(), [round]);
         }
-        // Single ones, between two ranks.
-        let word = slice(gpu, &[rank as u64]);
-        match rank {
-            0 => collectives.send(&word, 2, &stream).unwrap(),
-            2 => collectives.recv(&word, 0, &stream).unwrap(),
-            _ => {}
-        }
-        collectives.synchronize(&stream).unwrap();
-        assert_eq!(word.read().unwrap(), [[0, 1, 0][rank]]);
+        one_message(gpu, &collectives, &stream);
     });
 }
 

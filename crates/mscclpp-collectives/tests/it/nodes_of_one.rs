@@ -1,6 +1,6 @@
 //! Collectives of nodes of one rank each: the way of devices that do not reach each other's memory.
 
-use crate::support::{builder, ranks, slice, zeros};
+use crate::support::{builder, one_message, ranks, slice, three_at_once, zeros};
 use mscclpp::{Communicator, Gpu, Transport};
 use mscclpp_collectives::{Collectives, ReduceOp, Transfer};
 
@@ -35,15 +35,7 @@ fn messages_and_barriers() {
             collectives.synchronize(&stream).unwrap();
             assert!(got.read().unwrap() == message(before), "round {round}");
         }
-        // Only two ranks call.
-        let word = slice(gpu, &[rank as u64]);
-        match rank {
-            0 => collectives.send(&word, 2, &stream).unwrap(),
-            2 => collectives.recv(&word, 0, &stream).unwrap(),
-            _ => {}
-        }
-        collectives.synchronize(&stream).unwrap();
-        assert_eq!(word.read().unwrap(), [[0, 1, 0][rank]]);
+        one_message(gpu, &collectives, &stream);
         leave(comm);
     });
 }
@@ -78,18 +70,9 @@ fn groups_and_communicators_do_not_disturb_each_other() {
         let direct = builder(comm, gpu).tag(7).connect().expect("collectives");
         let rank = all.rank();
         let pair = all.split((rank != 1).then_some(5), 0).expect("a group");
-        let streams = [(); 3].map(|()| gpu.stream().unwrap());
         let data = [(); 3].map(|()| slice(gpu, &[1u32 + rank as u32; 7000]));
         let registered = all.register(data[0].buffer()).expect("a registration");
-        for _ in 0..3 {
-            all.all_reduce(&data[0], &data[0], ReduceOp::Max, &streams[0]).unwrap();
-            direct.all_reduce(&data[1], &data[1], ReduceOp::Min, &streams[1]).unwrap();
-            if let Some(pair) = &pair {
-                pair.all_reduce(&data[2], &data[2], ReduceOp::Sum, &streams[2]).unwrap();
-            }
-        }
-        streams.iter().for_each(|stream| all.synchronize(stream).unwrap());
-        let found = data.each_ref().map(|slice| slice.read().unwrap()[6999]);
+        let found = three_at_once(gpu, [&all, &direct], pair.as_ref(), &data, 3);
         assert_eq!(found, [3, 1, [16, 2, 16][rank]]);
         all.deregister(registered).expect("it is registered");
     });

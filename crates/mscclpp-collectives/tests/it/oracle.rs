@@ -233,7 +233,8 @@ fn check_all(nodes: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cas
             let all: Vec<_> = (0..n_ranks).map(|rank| case.data(rank, n_ranks)).collect();
             let factors: Vec<_> = (0..n_ranks).map(|rank| case.factor(rank)).collect();
             let kind = case.kind(rank);
-            let result = reference::received(&kind, case.data_type, &all, &factors, rank);
+            let result =
+                reference::received(&[(0..all.len()).collect()], &kind, case.data_type, &all, &factors, rank);
             let [send_at, recv_at] = case.offsets.map(|offset| MARGIN + offset * size);
             // Where the memory of a call in place is.
             let (source, source_at) = match (case.in_place, case.kind) {

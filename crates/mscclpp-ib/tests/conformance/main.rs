@@ -29,10 +29,6 @@ impl Setup for OverInfiniBand {
         self.devices
     }
 
-    fn maps_peer_memory(&self) -> bool {
-        false
-    }
-
     fn reaches_other_hosts(&self) -> bool {
         true
     }

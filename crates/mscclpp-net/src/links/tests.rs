@@ -338,13 +338,8 @@ fn an_address_that_is_silent_is_tried_again() {
     let address = listener.local_addr().unwrap();
     let between = std::thread::spawn(move || {
         let (silent, _) = listener.accept().unwrap();
-        let (mut here, _) = listener.accept().unwrap();
-        let mut there = TcpStream::connect(peer).unwrap();
-        let (mut from_here, mut from_there) = (here.try_clone().unwrap(), there.try_clone().unwrap());
-        let back = std::thread::spawn(move || std::io::copy(&mut from_there, &mut here));
-        let _ = std::io::copy(&mut from_here, &mut there);
-        let _ = there.shutdown(std::net::Shutdown::Both);
-        let _ = back.join().unwrap();
+        let (here, _) = listener.accept().unwrap();
+        mscclpp_test_support::relay(here, TcpStream::connect(peer).unwrap()).unwrap();
         drop(silent);
     });
     let link = a.try_dial(&moved(&b.address, address.port())).unwrap();

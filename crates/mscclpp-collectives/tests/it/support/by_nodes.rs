@@ -159,7 +159,7 @@ pub(crate) fn check_by(connections: u32, model: NodesModel, nodes: &[u8], n: usi
                     };
                     (0..ranks).flat_map(of).collect()
                 }
-                _ => reference::received_by_nodes(&all_nodes, &kind, case.data_type, &sent, &factors, rank),
+                _ => reference::received(&all_nodes, &kind, case.data_type, &sent, &factors, rank),
             };
             let at = MARGIN + case.offset * size;
             let in_place = case.in_place && matches!(case.which, 0 | 2 | 4 | 5);

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp::{ErrorKind, prelude::*};
+use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, DeviceSlice, Element, Query, ReduceOp, Selection, Selector,
 };
@@ -27,6 +27,52 @@ pub(crate) fn communicator_of(role: &Role) -> mscclpp::Result<Communicator> {
     let id = role.unique_id(|| TcpBootstrap::create_unique_id().map(|id| id.to_hex()))?;
     let bootstrap = TcpBootstrap::new(role.rank, role.n_ranks, id.parse::<UniqueId>()?, LIMIT)?;
     Ok(Communicator::with_context(Arc::new(bootstrap), Context::on(platform())))
+}
+
+/// A graph of three sums of `numbers`, one after the other in place.
+pub(crate) fn three_sums(
+    collectives: &Collectives,
+    numbers: &DeviceSlice<u64>,
+    stream: &Stream,
+) -> mscclpp_collectives::Result<Graph> {
+    stream.begin_capture()?;
+    let captured = (0..3).try_for_each(|_| collectives.all_reduce(numbers, numbers, ReduceOp::Sum, stream));
+    let graph = stream.end_capture()?;
+    captured.map(|()| graph)
+}
+
+/// Calls of two communicators of all ranks and of one of some, at the same time on streams of their own. Returns the last numbers
+/// that came: the largest, the least, and the sum of sums.
+pub(crate) fn three_at_once(
+    gpu: &Gpu,
+    [all, again]: [&Collectives; 2],
+    some: Option<&Collectives>,
+    data: &[DeviceSlice<u32>; 3],
+    times: usize,
+) -> [u32; 3] {
+    let streams = [(); 3].map(|()| gpu.stream().unwrap());
+    for _ in 0..times {
+        all.all_reduce(&data[0], &data[0], ReduceOp::Max, &streams[0]).unwrap();
+        again.all_reduce(&data[1], &data[1], ReduceOp::Min, &streams[1]).unwrap();
+        if let Some(some) = some {
+            some.all_reduce(&data[2], &data[2], ReduceOp::Sum, &streams[2]).unwrap();
+        }
+    }
+    streams.iter().for_each(|stream| all.synchronize(stream).unwrap());
+    data.each_ref().map(|slice| *slice.read().unwrap().last().expect("a number"))
+}
+
+/// Sends a word from rank 0 to rank 2: no other rank calls.
+pub(crate) fn one_message(gpu: &Gpu, collectives: &Collectives, stream: &Stream) {
+    let rank = collectives.rank();
+    let word = slice(gpu, &[rank as u64]);
+    match rank {
+        0 => collectives.send(&word, 2, stream).unwrap(),
+        2 => collectives.recv(&word, 0, stream).unwrap(),
+        _ => {}
+    }
+    collectives.synchronize(stream).unwrap();
+    assert_eq!(word.read().unwrap(), [[0, 1, 0][rank]]);
 }
 
 /// Tests of one program take turns on the devices.

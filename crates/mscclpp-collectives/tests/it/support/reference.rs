@@ -221,20 +221,9 @@ fn nearest(value: f32, fraction: u32) -> u8 {
     sign | finite.min_by(|a, b| distance(*a).partial_cmp(&distance(*b)).expect("finite")).expect("some")
 }
 
-/// The content of `recv` of rank `rank` after a collective: where, and what. `sent` is what each rank gave, `factors`
-/// those of `PreMulSum`.
+/// The content of `recv` of rank `rank` after a collective of ranks on these nodes: where, and what. `sent` is what each
+/// rank gave, `factors` those of `PreMulSum`.
 pub(crate) fn received(
-    kind: &Kind<'_>,
-    data_type: DataType,
-    sent: &[Vec<u8>],
-    factors: &[f64],
-    rank: usize,
-) -> Vec<u8> {
-    received_by_nodes(&[(0..sent.len()).collect()], kind, data_type, sent, factors, rank)
-}
-
-/// The same of ranks on these nodes.
-pub(crate) fn received_by_nodes(
     nodes: &[Vec<usize>],
     kind: &Kind<'_>,
     data_type: DataType,

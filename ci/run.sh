@@ -91,7 +91,7 @@ step_races_all() {
     clean_of_races -p mscclpp-gpu --test it -- --skip overruns:: --skip memory::
     cargo build -p mscclpp --examples
     clean_of_races -p mscclpp --test it -- memory_channels:: packets:: ported:: lifetimes:: port_lifetimes:: port_kernels::
-    clean_of_races -p mscclpp --test port_channels --test examples
+    clean_of_races -p mscclpp --test examples
     clean_of_races -p mscclpp-collectives --test it -- algorithm:: oracle:: rows:: registered:: nodes
     local example
     for example in all_reduce all_reduce_by_hand all_reduce_rms_norm; do

@@ -1,7 +1,7 @@
 //! The suite over Post, a transport from outside this project (`ci/consumers/own-transport`). One variant neither maps
 //! memory nor stores completions, like a network, so that everything goes through the proxy and completions are in
 //! pinned memory; further variants map more and more. The file also tests that a connection that is held up does not
-//! hold up another.
+//! hold up another. The same suite runs over CUDA IPC and over Ethernet.
 
 mod suite;
 
@@ -17,7 +17,9 @@ use std::{
 
 use consumer_own_transport::knobs::{Reach, TestPost};
 use libtest_mimic::{Arguments, Trial};
-use mscclpp_core::{Context, provider::TokenMemory};
+use mscclpp_core::{Context, Transport, provider::TokenMemory};
+use mscclpp_cuda_ipc::CudaIpc;
+use mscclpp_ethernet::Ethernet;
 use mscclpp_gpu::DeviceBuffer;
 use mscclpp_proxy::PortChannel;
 use suite::{
@@ -54,6 +56,20 @@ fn main() {
         a_stop_that_takes_long_names_the_peer();
         Ok(())
     }));
+    let cuda_ipc = Setup {
+        builder: Arc::new(|| Context::builder().provider(CudaIpc::new())),
+        transport: Transport::CUDA_IPC,
+        reach: [true, true],
+        queue_size: None,
+    };
+    let ethernet = Setup {
+        builder: Arc::new(|| Context::builder().provider(Ethernet::new())),
+        transport: Transport::ETHERNET,
+        reach: [false, false],
+        queue_size: None,
+    };
+    trials.extend(suite::trials("cuda_ipc::", &cuda_ipc));
+    trials.extend(suite::trials("ethernet::", &ethernet));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -36,6 +36,8 @@ const OPTIONS: [&str; 9] = [
 const GNU_UNIQUE: &str = "-fno-gnu-unique";
 /// The options of linking, without start files, whose functions would run when the library is loaded.
 const LINK: [&str; 5] = ["-shared", "-nostartfiles", "-Wl,-Bsymbolic", "-Wl,--as-needed", "-Wl,-z,now"];
+/// The parts of libraries that are made of headers alone.
+const RUNTIME: [&str; 2] = ["trace.o", "races.o"];
 /// The property of every library in the cache: `initialisers` has checked it.
 const CHECKED: &str = "runs nothing when loaded";
 /// The option that adds a call at each branch, at which threads take turns (runtime.hpp).
@@ -189,14 +191,14 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
         OPTIONS.iter().filter(|option| !(compiler.is_clang && **option == GNU_UNIQUE)).map(OsStr::new);
     let options: Vec<_> = options.collect();
     let mut unit: Vec<&OsStr> = ["-c", "unit.cpp", "-o", "unit.o", TRACE].map(OsStr::new).into();
-    let mut link = vec!["-I", "include", "include/mscclpp_sim/trace.cpp", "unit.o", "-o", "kernels.so"];
+    let mut link = vec!["trace.o", "unit.o", "-o", "kernels.so"];
     // The lines in debug information are those of files by the names that their texts have.
     let names = format!("-fdebug-prefix-map={}=.", folder.display().to_string().trim_end_matches('/'));
     if races::is_on() {
         unit.extend(RACES.map(OsStr::new));
         unit.extend(VOLATILE[usize::from(compiler.is_clang)].iter().map(OsStr::new));
         unit.push(OsStr::new(&names));
-        link.push("include/mscclpp_sim/races.cpp");
+        link.push("races.o");
     }
     run(&[&options[..], &unit[..]].concat())?;
     let refused = |log| Error::Compile { name: source.name().to_owned(), log };
@@ -206,12 +208,36 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
         write(&folder.join("unit.o"), &object)?;
     }
     initialisers::refuse(&object).map_err(refused)?;
+    for object in link.iter().filter(|name| RUNTIME.contains(name)) {
+        write(&folder.join(object), runtime(compiler, source, folder, object, &options)?)?;
+    }
     let link: Vec<&OsStr> = link.iter().map(OsStr::new).collect();
     run(&[&options[..], &link, &LINK.map(OsStr::new)].concat())?;
     let library = read(&folder.join("kernels.so"))?;
     // This is checked again for other code that was linked: a header of the user's may have replaced one of these.
     initialisers::refuse(&library).map_err(refused)?;
     Ok(library)
+}
+
+/// Returns a part of libraries that has no kernel in it, so it is compiled once for all sources with the same headers.
+fn runtime(
+    compiler: &Compiler,
+    source: &KernelSource<'_>,
+    folder: &Path,
+    object: &str,
+    options: &[&OsStr],
+) -> Result<Vec<u8>> {
+    let part = object.trim_end_matches(".o");
+    let c_library = c_library();
+    let mut made_from = vec![std::env::consts::ARCH, &c_library, &compiler.version];
+    made_from.extend(OPTIONS);
+    headers(source).for_each(|(name, text)| made_from.extend([name, text]));
+    cache::get_or_make(&cache::Entry::new(part, "o", &made_from), || {
+        let file = format!("include/mscclpp_sim/{part}.cpp");
+        let compile = ["-I", "include", "-c", &file, "-o", object].map(OsStr::new);
+        compiler.run(folder, source.name(), &[options, &compile].concat())?;
+        read(&folder.join(object))
+    })
 }
 
 /// Returns how many folders a header's name leads up from the folder of the headers.

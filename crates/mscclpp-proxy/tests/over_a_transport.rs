@@ -61,12 +61,14 @@ fn main() {
         transport: Transport::CUDA_IPC,
         reach: [true, true],
         queue_size: None,
+        many_puts: 1 << 20,
     };
     let ethernet = Setup {
         builder: Arc::new(|| Context::builder().provider(Ethernet::new())),
         transport: Transport::ETHERNET,
         reach: [false, false],
         queue_size: None,
+        many_puts: 1 << 17,
     };
     trials.extend(suite::trials("cuda_ipc::", &cuda_ipc));
     trials.extend(suite::trials("ethernet::", &ethernet));
@@ -122,6 +124,7 @@ fn setup_of(post: &TestPost, reach: Reach) -> Setup {
         transport: TestPost::TRANSPORT,
         reach: [reach != Reach::Nothing, reach == Reach::Atomics],
         queue_size: None,
+        many_puts: 1 << 17,
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) reach: [bool; 2],
     /// The number of operations that queues hold, unless that is left to the transport.
     pub(crate) queue_size: Option<u32>,
+    /// How many puts are many: a put takes longer where its queue is full or a socket is in between.
+    pub(crate) many_puts: u64,
 }
 
 type Case = (&'static str, fn(&Setup));

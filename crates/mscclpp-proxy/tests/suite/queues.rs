@@ -9,7 +9,7 @@ use super::{
 
 pub(super) const CASES: &[Case] = &[
     ("queues_of_any_size_will_do", queues_of_any_size_will_do),
-    ("a_million_puts_without_a_wait", a_million_puts_without_a_wait),
+    ("many_puts_without_a_wait", many_puts_without_a_wait),
     ("a_stop_carries_out_what_waits_for_room", a_stop_carries_out_what_waits_for_room),
 ];
 
@@ -78,8 +78,8 @@ fn looks_for_races() -> bool {
     std::env::var_os("MSCCLPP_SIM_RACES").is_some_and(|value| value == "1")
 }
 
-fn a_million_puts_without_a_wait(setup: &Setup) {
-    puts_arrive(setup, None, 1, if looks_for_races() { 1 << 12 } else { 1 << 20 });
+fn many_puts_without_a_wait(setup: &Setup) {
+    puts_arrive(setup, None, 1, if looks_for_races() { 1 << 12 } else { setup.many_puts });
 }
 
 /// Checks that a stop completes puts that nobody flushes.

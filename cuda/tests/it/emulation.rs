@@ -1,7 +1,8 @@
 //! The headers of the device API on a CPU: their real text, compiled by a plain C++ compiler over `tests/emulation`,
 //! which replaces the parts of a GPU that they need. Each program there is one test. They test what simulated devices
 //! cannot: a thread of the test's choice goes on before each access, so that windows of one access are met; the test
-//! says which bytes may be read and written, inside of a memory too; and there are a million sizes and alignments.
+//! says which bytes may be read and written, inside of a memory too; and there are hundreds of thousands of sizes and
+//! alignments.
 
 use std::{
     env,

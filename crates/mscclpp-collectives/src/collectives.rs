@@ -161,10 +161,8 @@ impl Collectives {
         let barrier = rank.barrier(engine.barrier());
         let calls = Calls::new(requests, rank.rank(), rank.n_ranks(), &barrier)?;
 
-        let mut order = rank.order.lock();
-        self.watch.calls(requests)?;
-        order.before(stream)?;
-        let put = || {
+        rank.order.put(stream, || {
+            self.watch.calls(requests)?;
             // SAFETY: the caller's promise.
             unsafe { engine.exchange(rank, &calls.exchanges, &call)? };
             for (from, to) in &calls.own {
@@ -173,11 +171,7 @@ impl Collectives {
             }
             // SAFETY: the caller's promise.
             unsafe { engine.move_messages(rank, &calls.messages, &call) }
-        };
-        let put = put();
-        // Work that is in the stream comes before calls in others, also if something behind it failed.
-        order.after(stream)?;
-        put
+        })
     }
 
     /// The plan of a request, if it is an exchange that moves something between ranks.
@@ -256,7 +250,7 @@ impl Collectives {
     /// # Errors
     /// [`Error::Below`] if the work in a stream failed.
     pub fn is_idle(&self) -> Result<bool> {
-        self.rank.order.lock().is_complete()
+        Ok(self.rank.order.is_complete()?)
     }
 
     /// Checks that the waits of complete calls got what they waited for. A rank that is done may have left.
@@ -348,7 +342,7 @@ impl fmt::Debug for Collectives {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Collectives")
             .field("rank", &self.rank())
-            .field("ranks", &self.rank.group.ranks)
+            .field("ranks", &self.rank.group.ranks())
             .field("gpu", &self.rank.gpu.to_string())
             .finish_non_exhaustive()
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mscclpp::{Platform, Transport, TransportFlags};
+use mscclpp::{Platform, Transport, TransportFlags, engine::Group};
 
 use crate::{
     Collectives, CollectivesBuilder, Result,
@@ -10,7 +10,7 @@ use crate::{
     env,
     nodes::{Network, Nodes, Topology},
     one_node::OneNode,
-    rank::{Engine, Group, Purpose, RankState, Watch},
+    rank::{Engine, RankState, Watch, check_size, devices, meet, purpose, sharing, unreached},
 };
 
 impl CollectivesBuilder {
@@ -20,18 +20,18 @@ impl CollectivesBuilder {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for ranks that do not exist or are named twice, without this
     /// one among them, or more than [`MAX_RANKS`](crate::MAX_RANKS) on one node or
     /// [`MAX_RANKS_OF_NODES`](crate::MAX_RANKS_OF_NODES) on several; for no blocks or too little scratch, and a malformed
-    /// `MSCCLPP_CHECK_CALLS`. [`Error::Differ`](crate::Error::Differ) if ranks ask for different things, or run different
-    /// builds of this library. [`Error::Below`](crate::Error::Below) if devices do not reach each other's memory and Ethernet
+    /// `MSCCLPP_CHECK_CALLS`. [`Error::Below`](crate::Error::Below) if ranks ask for different things, or run different
+    /// builds of this library ([`Differ`](mscclpp::Error::Differ)), if devices do not reach each other's memory and Ethernet
     /// is not to be had either, or a rank is lost meanwhile. If one rank fails, the others wait for it until it leaves or
     /// aborts.
     pub fn connect(mut self) -> Result<Collectives> {
         let checks = self.options.check_calls.map_or_else(env::check_calls, Ok)?;
         self.options.check_calls = Some(checks);
-        let group = Group::new(&self.comm, self.ranks.clone(), self.tag)?.meet()?;
+        let group = meet(&self.comm, self.ranks.clone(), self.tag)?;
         let Some(topology) = self.topology(&group)? else {
             let (rank, engine) = self.connect_one_node(group, false)?;
             tracing::info!(
-                target: "mscclpp::conn", rank = rank.group.ranks[rank.rank()], ranks = rank.n_ranks(), nodes = 1,
+                target: "mscclpp::conn", rank = rank.group.ranks()[rank.rank()], ranks = rank.n_ranks(), nodes = 1,
                 "collectives through the memory of the ranks' devices; this rank has {}", self.gpu
             );
             return Collectives::of(rank, engine);
@@ -46,7 +46,7 @@ impl CollectivesBuilder {
 
     /// Connects ranks that reach each other's memory. `among_nodes`: they are those of one of several nodes.
     fn connect_one_node(&self, group: Group, among_nodes: bool) -> Result<(RankState, OneNode)> {
-        group.check_size()?;
+        check_size(&group)?;
         let rank = RankState::new(&self.comm, &self.gpu, group, self.options.clone(), None)?;
         let engine = OneNode::connect(&rank, among_nodes)?;
         Ok((rank, engine))
@@ -54,7 +54,7 @@ impl CollectivesBuilder {
 
     /// The nodes of the ranks, if there are several.
     fn topology(&self, group: &Group) -> Result<Option<Topology>> {
-        if group.ranks.len() == 1 {
+        if group.ranks().len() == 1 {
             return Ok(None);
         }
         let node = match &self.options.node {
@@ -62,10 +62,11 @@ impl CollectivesBuilder {
             None => mscclpp::provider::host_id().map_err(mscclpp::Error::from)?,
         };
         let topology = Topology::of(group, &node)?;
-        let devices = group.devices(&self.gpu)?;
-        let unreached = group.unreached(&self.gpu, &devices, topology.locals())?;
-        let sharing = group.sharing(&devices, topology.locals(), self.gpu.platform().device_count()?);
-        if sharing.first() == Some(&group.ranks[group.rank]) {
+        let devices = devices(group, &self.gpu)?;
+        let unreached = unreached(group, &self.gpu, &devices, topology.locals())?;
+        let seen = self.gpu.platform().device_count()?;
+        let sharing = sharing(group.ranks(), &devices, topology.locals(), seen);
+        if sharing.first() == Some(&group.ranks()[group.rank()]) {
             // Shown unless the log is told otherwise, as all of WAIT.
             tracing::warn!(
                 target: "mscclpp::wait",
@@ -83,7 +84,7 @@ impl CollectivesBuilder {
         };
         if let Some(unreached) = unreached.filter(|_| topology.locals().len() == 1) {
             tracing::warn!(
-                target: "mscclpp::conn", rank = group.ranks[group.rank], unreached = group.ranks[unreached],
+                target: "mscclpp::conn", rank = group.ranks()[group.rank()], unreached = group.ranks()[unreached],
                 "devices do not reach each other's memory: collectives go between nodes of one rank each, which is slower"
             );
         }
@@ -101,8 +102,8 @@ impl CollectivesBuilder {
         let local = match locals.len() {
             1 => None,
             _ => {
-                let ranks = locals.iter().map(|r| group.ranks[*r]).collect();
-                let of_node = Group::new(&self.comm, Some(ranks), self.tag)?.meet()?;
+                let ranks = locals.iter().map(|r| group.ranks()[*r]).collect();
+                let of_node = meet(&self.comm, Some(ranks), self.tag)?;
                 Some(self.connect_one_node(of_node, true)?)
             }
         };
@@ -122,7 +123,7 @@ impl CollectivesBuilder {
         ])?;
         let network = Network { transport, tag: self.tag, connections };
         tracing::info!(
-            target: "mscclpp::conn", rank = group.ranks[group.rank], ranks = group.ranks.len(), nodes = topology.nodes(),
+            target: "mscclpp::conn", rank = group.ranks()[group.rank()], ranks = group.ranks().len(), nodes = topology.nodes(),
             here = ?topology.locals(), "collectives over {transport:?} between nodes; this rank has {}", self.gpu
         );
         Nodes::connect(rank, topology, local, model, network)
@@ -147,9 +148,9 @@ impl Collectives {
         let own = [color.map_or(0, |color| 1 + u64::from(color)), u64::from(key.cast_unsigned())];
         let (all, tag) = {
             let mut splits = rank.splits.lock();
-            let of_part = group.telling(Purpose::Part(*splits));
+            let of_part = group.telling(purpose::PART, *splits);
             *splits += 1;
-            (group.telling(Purpose::Split).all_gather(own)?, of_part.tag)
+            (group.telling(purpose::SPLIT, 0).all_gather(own)?, of_part.tag())
         };
         let keys = all.iter().enumerate().map(|(r, [_, key])| Ok(group.u32_of(r, *key)?.cast_signed()));
         let keys = keys.collect::<Result<Vec<i32>>>()?;
@@ -159,7 +160,7 @@ impl Collectives {
         let mut members: Vec<usize> = (0..all.len()).filter(|r| all[*r][0] == own[0]).collect();
         members.sort_by_key(|r| keys[*r]);
         let builder = CollectivesBuilder::new(&rank.comm, &rank.gpu, rank.options.clone());
-        builder.ranks(members.iter().map(|r| group.ranks[*r])).tag(tag).connect().map(Some)
+        builder.ranks(members.iter().map(|r| group.ranks()[*r])).tag(tag).connect().map(Some)
     }
 }
 

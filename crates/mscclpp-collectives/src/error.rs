@@ -10,31 +10,6 @@ pub enum Error {
     /// The call can never be right as it is.
     #[error("{0}")]
     InvalidArgument(String),
-    /// The ranks do not make the same collectives.
-    #[error("rank {rank} and rank {other} set up collectives with different {what}: {ours} and {theirs}")]
-    Differ {
-        /// This rank.
-        rank: usize,
-        /// The other.
-        other: usize,
-        /// The setting that differs.
-        what: &'static str,
-        /// Here.
-        ours: String,
-        /// There.
-        theirs: String,
-    },
-    /// Another rank sent something else than was due, while collectives were set up or memory was registered. All ranks that
-    /// were notified of it have this error.
-    #[error("rank {rank} cannot read what rank {other} sent it for collectives: {problem}")]
-    Malformed {
-        /// This rank.
-        rank: usize,
-        /// The rank whose message it is.
-        other: usize,
-        /// The message that came, and the one that was expected.
-        problem: String,
-    },
     /// Ranks made different calls, or gave a message different sizes. Found with
     /// [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls) alone. These collectives cannot be
     /// used any more.
@@ -76,9 +51,10 @@ pub enum Error {
         /// Why. The message has its causes, too: the rank that was lost may be one of them.
         source: Box<mscclpp::Error>,
     },
-    /// A layer below failed.
+    /// A layer below failed, or the ranks do not agree: [`Differ`](mscclpp::Error::Differ) and
+    /// [`Malformed`](mscclpp::Error::Malformed).
     #[error(transparent)]
-    Below(#[from] mscclpp::Error),
+    Below(mscclpp::Error),
 }
 
 mscclpp_os::debug_as_report!(Error);
@@ -88,12 +64,20 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidArgument(_) | Self::Differ { .. } | Self::Mismatch { .. } | Self::Overlap { .. } => {
+            Self::InvalidArgument(_) | Self::Mismatch { .. } | Self::Overlap { .. } => {
                 ErrorKind::InvalidUsage
             }
-            Self::Malformed { .. } => ErrorKind::Remote,
             Self::Failed { source, .. } => source.kind(),
             Self::Below(error) => error.kind(),
+        }
+    }
+}
+
+impl From<mscclpp::Error> for Error {
+    fn from(error: mscclpp::Error) -> Self {
+        match error {
+            mscclpp::Error::InvalidArgument(why) => Self::InvalidArgument(why),
+            error => Self::Below(error),
         }
     }
 }

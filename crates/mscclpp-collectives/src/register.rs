@@ -16,7 +16,7 @@ use mscclpp::{
 
 use crate::{
     Collectives, Error, Result,
-    rank::{List, Mapping, Memory, Part, Purpose, Symmetric},
+    rank::{List, Mapping, Memory, Part, Symmetric, purpose},
 };
 
 /// Receive memory that is registered with [`Collectives::register`].
@@ -171,7 +171,7 @@ impl Collectives {
         let (rank, engine) = (&*self.rank, &*self.engine);
         let registrations = &rank.registrations;
         let _turn = registrations.turn();
-        let group = &rank.group.telling(Purpose::Register);
+        let group = &rank.group.telling(purpose::REGISTER, 0);
         let own = self.can_register("register").and_then(|()| match engine.maps_memory() {
             true => register().map(Some),
             false => Ok(None),
@@ -183,11 +183,11 @@ impl Collectives {
             return Err(Error::InvalidArgument(format!(
                 "rank {} registers memory as symmetric, and rank {} does not, or the other way round",
                 self.rank(),
-                group.ranks[other]
+                group.ranks()[other]
             )));
         }
         let kept = registrations.kept(group)?;
-        let made = || {
+        let made = || -> Result<_> {
             let mapping = own.as_ref().map(|own| engine.map(rank, group, own, &all)).transpose()?.flatten();
             let (peers, owners) = mapping.map(|Mapping { peers, owners }| (peers, owners)).unzip();
             let least = all.iter().fold(len, |least, [.., len]| least.min(*len));
@@ -220,7 +220,7 @@ impl Collectives {
     pub fn deregister(&self, registered: Registered) -> Result<()> {
         let registrations = &self.rank.registrations;
         let _turn = registrations.turn();
-        let group = &self.rank.group.telling(Purpose::Register);
+        let group = &self.rank.group.telling(purpose::REGISTER, 0);
         let can = self.can_register("deregister");
         drop(registered);
         group.all_have("deregister", can)?;
@@ -238,7 +238,7 @@ impl Collectives {
 
     fn can_register(&self, call: &str) -> Result<()> {
         self.check_usable()?;
-        if self.rank.order.lock().is_in_capture()? {
+        if self.rank.order.is_in_capture()? {
             return Err(Error::InvalidArgument(format!(
                 "{call}() while a stream is being captured; call it before the capture begins, or after it has ended"
             )));

@@ -100,15 +100,13 @@ impl Collectives {
         let (rank, engine) = (&*self.rank, &*self.engine);
         let Some(selection) = engine.choose_rows(rank, rows)? else { return Ok(()) };
         let buffers: Vec<_> = rows.buffers.iter().collect();
-        let mut order = rank.order.lock();
-        self.watch.call(rows_signature(rows.rows, rows.columns, rows.data_type))?;
-        order.before(stream)?;
-        // SAFETY: the caller's promise.
-        let put = unsafe {
-            engine.all_reduce_rows(rank, rows, selection, (kernel, args), &self.call(stream, &buffers))
-        };
-        order.after(stream)?;
-        put
+        let call = self.call(stream, &buffers);
+        let signature = rows_signature(rows.rows, rows.columns, rows.data_type);
+        rank.order.put(stream, || {
+            self.watch.call(signature)?;
+            // SAFETY: the caller's promise.
+            unsafe { engine.all_reduce_rows(rank, rows, selection, (kernel, args), &call) }
+        })
     }
 
     /// How [`Collectives::all_reduce_rows`] would do it. None if there are no rows: then nothing is launched.

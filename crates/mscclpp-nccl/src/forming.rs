@@ -238,7 +238,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     }
     let collectives = match builder.connect() {
         // All ranks find it.
-        Err(error @ Error::Differ { .. }) => return Ok(Err(named(error))),
+        Err(error @ Error::Below(mscclpp::Error::Differ { .. })) => return Ok(Err(named(error))),
         connected => connected?,
     };
     let ours = Ours {
@@ -256,11 +256,12 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
 
 /// The failure of a set-up. If ranks have different settings, it names the variable of the setting.
 fn named(error: Error) -> Failure {
-    let variable = match &error {
-        Error::Differ { what: "scratch", .. } => "MSCCLPP_NCCL_SCRATCH",
-        Error::Differ { what: "check_calls", .. } => "MSCCLPP_NCCL_CHECK_CALLS",
-        Error::Differ { what: "calls_at_once", .. } => "MSCCLPP_NCCL_CALLS_AT_ONCE",
-        Error::Differ { what: "platforms (1 is simulated)", .. } => "MSCCLPP_PLATFORM",
+    let Error::Below(mscclpp::Error::Differ { what, .. }) = &error else { return error.into() };
+    let variable = match *what {
+        "scratch" => "MSCCLPP_NCCL_SCRATCH",
+        "check_calls" => "MSCCLPP_NCCL_CHECK_CALLS",
+        "calls_at_once" => "MSCCLPP_NCCL_CALLS_AT_ONCE",
+        "platforms (1 is simulated)" => "MSCCLPP_PLATFORM",
         _ => return error.into(),
     };
     let failure = Failure::from(error);

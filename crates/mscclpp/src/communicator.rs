@@ -379,17 +379,14 @@ impl Communicator {
     }
 
     /// Checks that these ranks exist, and that none is named twice.
-    pub(crate) fn check_peers(&self, peers: &[usize]) -> Result<()> {
+    pub(crate) fn check_peers(&self, peers: &[usize]) -> Result<(), String> {
         let n_ranks = self.bootstrap().n_ranks();
         let problem = peers.iter().enumerate().find_map(|(i, peer)| match () {
             () if *peer >= n_ranks => Some(format!("there is no rank {peer} in a job of {n_ranks}")),
             () if peers[..i].contains(peer) => Some(format!("rank {peer} is named twice in {peers:?}")),
             () => None,
         });
-        match problem {
-            Some(problem) => Err(mscclpp_bootstrap::Error::InvalidArgument(problem).into()),
-            None => Ok(()),
-        }
+        problem.map_or(Ok(()), Err)
     }
 
     fn made_for(&self, connection: &Connection) -> Result<(usize, u32)> {

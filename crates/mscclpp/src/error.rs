@@ -64,6 +64,38 @@ pub enum Error {
         /// The connection's label.
         peer: String,
     },
+    /// An argument that can never be right.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// The ranks that set up an engine do not give the same value: see [`engine::Group`](crate::engine::Group).
+    #[error("rank {rank} and rank {other} set up {engine} with different {what}: {ours} and {theirs}")]
+    Differ {
+        /// The engine that is set up, such as `collectives`.
+        engine: &'static str,
+        /// This rank.
+        rank: usize,
+        /// The other.
+        other: usize,
+        /// The setting that differs.
+        what: &'static str,
+        /// Here.
+        ours: String,
+        /// There.
+        theirs: String,
+    },
+    /// Another rank sent something else than was due, while an engine was set up or used. All ranks that were notified of it have
+    /// this error.
+    #[error("rank {rank} cannot read what rank {other} sent it for {engine}: {problem}")]
+    Malformed {
+        /// The engine.
+        engine: &'static str,
+        /// This rank.
+        rank: usize,
+        /// The rank whose message it is.
+        other: usize,
+        /// The message that came, and the one that was expected.
+        problem: String,
+    },
     /// The value of an environment variable is malformed.
     #[error(transparent)]
     Environment(#[from] BadVariable),
@@ -106,9 +138,12 @@ impl Error {
             Self::Gpu(error) => gpu_kind(error),
             Self::Proxy(error) => proxy_kind(error),
             Self::PeerNotReady { .. } => ErrorKind::Timeout,
-            Self::ForeignConnection { .. } | Self::Environment { .. } | Self::LogAlreadySetUp => {
-                ErrorKind::InvalidUsage
-            }
+            Self::InvalidArgument(_)
+            | Self::Differ { .. }
+            | Self::ForeignConnection { .. }
+            | Self::Environment { .. }
+            | Self::LogAlreadySetUp => ErrorKind::InvalidUsage,
+            Self::Malformed { .. } => ErrorKind::Remote,
             Self::System { .. } => ErrorKind::System,
         }
     }

@@ -5,7 +5,7 @@
 //! one [`Error`] over all layers. The crates below can be used without it.
 //!
 //! The names that most programs use are here and in the [`prelude`]. All others are in the module of their topic:
-//! [`mod@bootstrap`], [`memory`], [`channels`], [`proxy`], [`gpu`], [`provider`] and [`errors`].
+//! [`mod@bootstrap`], [`memory`], [`channels`], [`proxy`], [`gpu`], [`engine`], [`provider`] and [`errors`].
 //!
 //! # The book
 //! This is the reference. The tutorials and guides are in the folder `docs/src` of the repository, as Markdown, and
@@ -89,6 +89,7 @@
 mod abort;
 mod communicator;
 mod context;
+pub mod engine;
 mod error;
 mod fastest;
 mod from_connection;

@@ -101,7 +101,7 @@ fn start<T>(
     tag: u32,
     also: impl Fn(usize) -> Result<T>,
 ) -> Result<Vec<(usize, Pending<Connection>, T)>> {
-    comm.check_peers(peers)?;
+    comm.check_peers(peers).map_err(mscclpp_bootstrap::Error::InvalidArgument)?;
     let endpoint = |_: &usize| -> Result<Endpoint> {
         Ok(match local {
             LocalEnd::Endpoint(endpoint) => endpoint.clone(),

@@ -174,7 +174,7 @@ impl Channels {
         let connect = |_| {
             let config =
                 EndpointConfig::new(transport, Device::gpu(gpu.id())).tokens_on_host(rings.are_on_host());
-            let peers = remote.iter().map(|r| group.ranks[*r]);
+            let peers = remote.iter().map(|r| group.ranks()[*r]);
             let mesh = comm.mesh(config).peers(peers).tag(tag).memory(&registered);
             mesh.semaphores(CHANNELS * lanes_of_each).connect()
         };
@@ -220,7 +220,7 @@ impl Channels {
             own: 0,
             data_type: 0,
             op: 0,
-            divisor: group.ranks.len() as u32,
+            divisor: group.ranks().len() as u32,
             scale: 0,
             scaled: 0,
             reserved: 0,

@@ -1,8 +1,9 @@
 //! The nodes, and the ranks on each of them.
 
+use mscclpp::engine::Group;
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result, handle::MAX_RANKS_OF_NODES, rank::Group};
+use crate::{Error, Result, handle::MAX_RANKS_OF_NODES};
 
 /// The nodes of a group, as all its ranks know them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +20,7 @@ impl Topology {
     /// Learns them from what each rank says of its node. Blocks.
     pub(crate) fn of(group: &Group, node: &str) -> Result<Self> {
         let all = group.all_gather(words_of(node))?;
-        Ok(Self::new(&all, group.rank))
+        Ok(Self::new(&all, group.rank()))
     }
 
     /// The nodes of ranks that have these keys: equal for ranks of one node.

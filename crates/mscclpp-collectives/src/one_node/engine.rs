@@ -9,8 +9,8 @@ use std::{
 };
 
 use mscclpp::{
-    Device, DeviceBuffer, DevicePtr, EndpointConfig, Kernel, KernelArgs, MemoryChannel, Platform,
-    RegisteredMemory, Semaphore, Transport,
+    Kernel, KernelArgs, MemoryChannel, Platform, RegisteredMemory, Semaphore,
+    engine::{Group, Scratch},
     gpu::{Abort, KernelArgument, Owner, PinnedBuffer},
 };
 
@@ -19,7 +19,7 @@ use crate::{
     choice::{Devices, Interconnect, LEAST_THREADS, Selection, Selector, time},
     handle::{CollectiveHandle, LINE, NO_PLACE, OVERLAP},
     plan::{Exchange, Messages, Plan, described},
-    rank::{Call, Engine, Group, Mapping, RankState},
+    rank::{Call, Engine, Mapping, RankState, least_device},
     rows::Rows,
 };
 
@@ -33,11 +33,9 @@ pub(crate) struct OneNode {
     pub(super) layout: Layout,
     pub(super) kernels: Arc<Kernels>,
     pub(super) handle: CollectiveHandle,
-    /// The scratch.
-    memory: DeviceBuffer,
+    pub(super) scratch: Scratch,
     /// See `CollectiveHandle`.
     mismatch: PinnedBuffer<AtomicU32>,
-    pub(super) channels: Vec<MemoryChannel>,
     /// Whether packets of 128 bytes arrive whole between all ranks.
     pub(super) ll128: bool,
     pub(super) devices: Devices,
@@ -53,25 +51,12 @@ impl OneNode {
     /// # Errors
     /// [`Error::InvalidArgument`] for too little scratch, and those of connecting.
     pub(crate) fn connect(rank: &RankState, among_nodes: bool) -> Result<Self> {
-        let RankState { comm, gpu, group, options, .. } = rank;
+        let RankState { gpu, group, options, .. } = rank;
         let layout = Layout::new(rank.n_ranks(), rank.max_blocks, rank.scratch_bytes)?;
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
-        let kernels = Kernels::on(gpu, group.ranks.len(), options.overlap)?;
-        // Fresh memory is zero.
-        let memory = gpu.allocate(layout.total)?;
+        let kernels = Kernels::on(gpu, group.ranks().len(), options.overlap)?;
+        let scratch = Scratch::connect(group, gpu, layout.total)?;
         let mismatch = gpu.allocate_pinned_words(4)?;
-        let registered = comm.register_buffer(&memory, Transport::CUDA_IPC)?;
-        let peers: Vec<usize> = group.others().map(|r| group.ranks[r]).collect();
-        let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu.id()));
-        let mesh = comm.mesh(config).peers(peers).tag(group.tag).memory(&registered).connect()?;
-        let channels = mesh.links().iter().map(|link| {
-            let (semaphore, theirs) = (&link.semaphores[0], &link.memories[0]);
-            MemoryChannel::new(semaphore, theirs, &registered, Some(&registered))
-        });
-        let channels = channels.collect::<Result<Vec<_>, _>>()?;
-        let lines = channels.iter().all(|channel| channel.check_lines().is_ok());
-        // Everybody's scratch is mapped before anybody writes.
-        let lines = group.all(lines)?;
 
         let mut handle = CollectiveHandle {
             epochs: rank.counters.epochs(),
@@ -79,14 +64,11 @@ impl OneNode {
             among_nodes: among_nodes.into(),
             mismatch: mismatch.ptr(),
             parts: layout.parts,
-            ..CollectiveHandle::of(group.rank, group.ranks.len())
+            ..CollectiveHandle::of(group.rank(), group.ranks().len())
         };
-        handle.scratch[group.rank] = memory.ptr();
-        for (r, channel) in group.others().zip(&channels) {
-            let theirs = channel.device_handle();
-            handle.scratch[r] = DevicePtr::from_ptr(theirs.dst);
-            handle.status[r] = DevicePtr::from_ptr(theirs.status);
-        }
+        handle.scratch[..scratch.at().len()].copy_from_slice(scratch.at());
+        handle.status[..scratch.statuses().len()].copy_from_slice(scratch.statuses());
+        let lines = scratch.carries_lines();
         let mut max_blocks = layout.max_blocks;
         let (devices, max_threads) = if gpu.platform() == Platform::Sim {
             // Blocks of a call wait for others of it, so all of them run at once.
@@ -96,20 +78,18 @@ impl OneNode {
         } else {
             // Packets of 128 bytes arrive whole over NVLink, and over nothing else.
             let interconnect = if lines { Interconnect::NvLink } else { Interconnect::Other };
-            let (capability, multiprocessors) = group.least_device(gpu)?;
+            let (capability, multiprocessors) = least_device(group, gpu)?;
             let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / options.calls_at_once;
             (Devices::Gpus { capability, interconnect }, threads.max(LEAST_THREADS))
         };
-        let owners = channels.iter().filter_map(|channel| KernelArgument::owner(&channel));
-        let owners = owners.chain((&memory).owner()).chain((&mismatch).owner()).chain(rank.owner());
+        let owners = [scratch.owner().clone()].into_iter().chain((&mismatch).owner()).chain(rank.owner());
         let owner = Arc::new(owners.collect::<Vec<Owner>>());
         Ok(Self {
             layout,
             kernels,
             handle,
-            memory,
+            scratch,
             mismatch,
-            channels,
             ll128: lines,
             devices,
             max_blocks,
@@ -125,7 +105,7 @@ impl OneNode {
         let line = 2 * other as u64 + u64::from(parity);
         let mut said = [0u64; 3];
         // Behind the words of a check: see `DirectPlaces` of the headers.
-        self.memory.read_params(self.layout.parts.checks + line * LINE + 32, &mut said)?;
+        self.scratch.memory().read_params(self.layout.parts.checks + line * LINE + 32, &mut said)?;
         let [registration, offset, bytes] = said;
         let list = rank.registrations.read();
         let peers = registration.checked_sub(1).and_then(|at| list.all.get(usize::try_from(at).ok()?)?.peers);
@@ -133,10 +113,9 @@ impl OneNode {
             Some(peers) => format!("of which {} bytes are mapped here", peers.bytes[other]),
             None => format!("and the last one here is {}", list.all.len()),
         };
-        Ok(rank.group.malformed(
-            other,
-            format!("it takes {bytes} bytes at offset {offset} of registration {registration}, {here}"),
-        ))
+        let problem =
+            format!("it takes {bytes} bytes at offset {offset} of registration {registration}, {here}");
+        Ok(rank.group.malformed(other, problem).into())
     }
 }
 
@@ -146,7 +125,7 @@ impl Engine for OneNode {
     }
 
     fn device_bytes(&self) -> u64 {
-        self.memory.len()
+        self.scratch.memory().len()
     }
 
     fn owner(&self) -> &Owner {
@@ -154,11 +133,11 @@ impl Engine for OneNode {
     }
 
     fn semaphores(&self) -> Box<dyn Iterator<Item = &Semaphore> + '_> {
-        Box::new(self.channels.iter().map(MemoryChannel::semaphore))
+        Box::new(self.scratch.channels().iter().map(MemoryChannel::semaphore))
     }
 
     fn check_waits(&self) -> Result<(), mscclpp::Error> {
-        self.channels.iter().try_for_each(|channel| Ok(Abort::check(channel)?))
+        Ok(self.scratch.channels().check()?)
     }
 
     fn barrier(&self) -> Kind<'static> {
@@ -220,7 +199,7 @@ impl Engine for OneNode {
     }
 
     fn check_mismatch(&self, rank: &RankState) -> Result<()> {
-        let ranks = &rank.group.ranks;
+        let ranks = rank.group.ranks();
         // Pairs with the kernel's release, in front of which it has seen the other's words.
         let found = self.mismatch.word(0)?.load(Ordering::Acquire);
         if found == OVERLAP {
@@ -234,7 +213,7 @@ impl Engine for OneNode {
         let said = |of: u32| -> Result<String> {
             let mut words = [0u64; 2];
             let index = 2 * u64::from(of) + u64::from(parity);
-            self.memory.read_params(self.layout.parts.checks + index * LINE, &mut words)?;
+            self.scratch.memory().read_params(self.layout.parts.checks + index * LINE, &mut words)?;
             Ok(described(words))
         };
         Err(Error::Mismatch {

@@ -1,11 +1,11 @@
 //! The memory that peers have registered, as a rank's kernels reach it.
 
-use mscclpp::{DevicePtr, MemoryChannel, RegisteredMemory, gpu::KernelArgument};
+use mscclpp::{DevicePtr, MemoryChannel, RegisteredMemory, engine::Group, gpu::KernelArgument};
 
 use crate::{
     Result,
     handle::Registration,
-    rank::{Group, Mapping, RankState},
+    rank::{Mapping, RankState},
 };
 
 use super::engine::OneNode;
@@ -21,17 +21,17 @@ impl OneNode {
         said: &[[u64; 3]],
     ) -> Result<Mapping> {
         for r in group.others() {
-            rank.comm.send_memory(own, group.ranks[r], group.tag)?;
+            rank.comm.send_memory(own, group.ranks()[r], group.tag())?;
         }
-        let theirs = group.others().map(|r| rank.comm.recv_memory(group.ranks[r], group.tag)?.wait());
+        let theirs = group.others().map(|r| rank.comm.recv_memory(group.ranks()[r], group.tag())?.wait());
         let theirs = theirs.collect::<mscclpp::Result<Vec<_>>>()?;
         let (mut peers, mut owners) = (Registration::NONE, Vec::new());
-        for ((r, theirs), channel) in group.others().zip(&theirs).zip(&self.channels) {
+        for ((r, theirs), channel) in group.others().zip(&theirs).zip(self.scratch.channels()) {
             let channel = MemoryChannel::new(channel.semaphore(), theirs, own, None)?;
             let ([_, offset, len], size) = (said[r], theirs.size());
             if offset.checked_add(len).is_none_or(|end| end > size) {
                 let problem = format!("it registers {len} bytes at offset {offset} of a memory of {size}");
-                return Err(group.malformed(r, problem));
+                return Err(group.malformed(r, problem).into());
             }
             peers.at[r] = DevicePtr::from_ptr(channel.device_handle().dst).add(offset);
             peers.bytes[r] = len;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{Kernel, KernelArgs, RegisteredMemory, Semaphore, gpu::Owner};
+use mscclpp::{Kernel, KernelArgs, RegisteredMemory, Semaphore, engine::Group, gpu::Owner};
 
 use crate::{
     Error, Kind, Request, Result,
@@ -12,7 +12,6 @@ use crate::{
 };
 
 use super::{
-    group::Group,
     registrations::Mapping,
     state::{Call, RankState},
 };

@@ -1,22 +1,20 @@
 //! The state of a rank, and its agreement with the others.
 
-mod agreement;
-mod communicators;
 mod counters;
 mod engine;
-mod group;
+mod fork;
 mod history;
+mod meeting;
 mod options;
-mod order;
 mod registrations;
 mod state;
 mod watch;
 
 pub(crate) use counters::LANES;
 pub(crate) use engine::Engine;
-pub(crate) use group::{Group, Purpose};
+pub(crate) use fork::can_fork;
+pub(crate) use meeting::{check_size, devices, least_device, meet, purpose, sharing, unreached};
 pub(crate) use options::Options;
-pub(crate) use order::can_fork;
 pub(crate) use registrations::{CopyPlaces, List, Mapping, Memory, Part, Symmetric};
 #[cfg(test)]
 pub(crate) use state::SCRATCH;

@@ -7,6 +7,7 @@ use std::sync::{
 
 use mscclpp::{
     DevicePtr, Gpu, Stream,
+    engine::Group,
     gpu::{KernelArgument, Owner},
 };
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,8 +17,6 @@ use crate::{
     handle::{CollectivePlace, MAX_RANKS, Registration, Segment},
     plan::{Plan, overlap},
 };
-
-use super::group::Group;
 
 /// The registered memory, in the order of the calls that registered it, and so alike on all ranks: ranks name a place to
 /// each other by the number of a registration in the list and an offset.

@@ -4,16 +4,14 @@ use std::sync::{Arc, OnceLock};
 
 use mscclpp::{
     Communicator, DeviceBuffer, Gpu, KernelArgs, Platform, Stream,
+    engine::{CallOrder, DeviceRoom, Group},
     gpu::{KernelArgument, Owner},
 };
 use parking_lot::Mutex;
 
 use crate::{DataType, Error, Kind, Request, Result, choice::Selector};
 
-use super::{
-    communicators::Counted, counters::Counters, group::Group, options::Options, order::Order,
-    registrations::Registrations,
-};
+use super::{counters::Counters, options::Options, registrations::Registrations};
 
 /// The usual most blocks of a call, between up to so many ranks and between more, for whose blocks there is less scratch.
 const FEW_RANKS: usize = 4;
@@ -40,10 +38,8 @@ pub(crate) struct RankState {
     pub(crate) aborted: OnceLock<String>,
     /// The number of splits so far. Held while ranks say in which part they are.
     pub(crate) splits: Mutex<u64>,
-    /// Held while a call is put into its stream, so that calls have one order.
-    pub(crate) order: Arc<Mutex<Order>>,
-    /// This communicator, counted among those on its device.
-    _counted: Counted,
+    pub(crate) order: Arc<CallOrder>,
+    _room: DeviceRoom,
 }
 
 /// The stream that a call is put into, the buffers that its launches keep, and the selector that chooses how it is done.
@@ -59,7 +55,7 @@ impl RankState {
     /// several. Blocks.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for options that cannot be; [`Error::Differ`] if ranks ask for different things.
+    /// [`Error::InvalidArgument`] for options that cannot be; [`Error::Below`] if ranks ask for different things.
     pub(crate) fn new(
         comm: &Communicator,
         gpu: &Gpu,
@@ -67,7 +63,7 @@ impl RankState {
         options: Options,
         on_node: Option<usize>,
     ) -> Result<Self> {
-        let ranks = group.ranks.len();
+        let ranks = group.ranks().len();
         let is_sim = gpu.platform() == Platform::Sim;
         let scratch_bytes = options.scratch.unwrap_or(if is_sim { SCRATCH_ON_SIM } else { SCRATCH });
         let max_blocks = options.max_blocks.unwrap_or(match on_node.unwrap_or(ranks) {
@@ -80,9 +76,7 @@ impl RankState {
             return Err(Error::InvalidArgument(format!("max_blocks({max_blocks}); give 1 to 65536")));
         }
         let calls_at_once = options.calls_at_once;
-        if !(1..=32).contains(&calls_at_once) {
-            return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
-        }
+        let room = DeviceRoom::new(gpu, calls_at_once)?;
         group.agree(&[
             ("numbers of ranks", ranks as u64),
             // The usual number depends on how many ranks a node has.
@@ -93,10 +87,10 @@ impl RankState {
             ("check_calls", options.checks().into()),
             ("numbers of algorithms", options.algorithms.len() as u64),
         ])?;
-        let (counted, communicators) = Counted::on(gpu);
+        let communicators = room.engines();
         if options.checks() && communicators > calls_at_once && !is_sim {
             tracing::warn!(
-                target: "mscclpp::conn", rank = group.ranks[group.rank], communicators, calls_at_once,
+                target: "mscclpp::conn", rank = group.ranks()[group.rank()], communicators, calls_at_once,
                 "{gpu} has room for the calls of {calls_at_once} of {communicators} communicators at the same time: more of them on \
                  different streams may wait for each other for ever; order them, or set up all with calls_at_once({communicators})"
             );
@@ -113,17 +107,17 @@ impl RankState {
             aborted: OnceLock::new(),
             splits: Mutex::default(),
             order: Arc::default(),
-            _counted: counted,
+            _room: room,
         })
     }
 
     /// This rank's number among those that take part.
     pub(crate) fn rank(&self) -> usize {
-        self.group.rank
+        self.group.rank()
     }
 
     pub(crate) fn n_ranks(&self) -> usize {
-        self.group.ranks.len()
+        self.group.ranks().len()
     }
 
     /// A barrier as a collective of `kind`, of a word from each rank.

@@ -15,6 +15,7 @@ use std::{
 
 use mscclpp::{
     Event, Semaphore,
+    engine::{CallOrder, Group, LastCall},
     errors::{GpuError, SystemFailure},
     gpu::fork::OfProcess,
 };
@@ -24,9 +25,8 @@ use parking_lot::Mutex;
 use crate::{Error, Request, Result, plan::signature};
 
 use super::{
-    group::{Group, Purpose},
     history::{Difference, History, LISTS, Words},
-    order::Order,
+    meeting::purpose,
 };
 
 /// The time between two looks at all communicators, and the same if some of them check calls.
@@ -54,7 +54,7 @@ pub(crate) struct Watch {
 struct Watched {
     group: Group,
     checks: bool,
-    order: Arc<Mutex<Order>>,
+    order: Arc<CallOrder>,
     semaphores: Vec<Semaphore>,
     state: Mutex<State>,
     difference: OnceLock<Difference>,
@@ -88,17 +88,17 @@ impl Watch {
     pub(crate) fn new(
         group: &Group,
         checks: bool,
-        order: &Arc<Mutex<Order>>,
+        order: &Arc<CallOrder>,
         semaphores: Vec<Semaphore>,
     ) -> Result<Self> {
-        let ranks = group.ranks.len();
+        let ranks = group.ranks().len();
         let watched = Arc::new(Watched {
-            group: group.telling(Purpose::Calls),
+            group: group.telling(purpose::CALLS, 0),
             checks,
             order: Arc::clone(order),
             semaphores,
             state: Mutex::new(State {
-                history: History::new(group.ranks.clone(), group.rank, checks),
+                history: History::new(group.ranks().to_vec(), group.rank(), checks),
                 told: vec![[0; LISTS]; ranks],
                 answered: vec![false; ranks],
                 followed: None,
@@ -129,7 +129,7 @@ impl Watch {
     /// # Errors
     /// [`Error::Mismatch`] if a rank has made other calls.
     pub(crate) fn calls(&self, requests: &[Request<'_>]) -> Result<()> {
-        let own = self.watched.group.rank;
+        let own = self.watched.group.rank();
         self.note(|history| {
             requests.iter().fold(None, |found, request| {
                 let peer = request.kind.peer();
@@ -157,7 +157,7 @@ impl Watch {
     fn note(&self, note: impl FnOnce(&mut History) -> Option<Difference>) -> Result<()> {
         let watched = self.watched.here()?;
         let Watched { group, checks, .. } = &**watched;
-        if group.ranks.len() == 1 {
+        if group.ranks().len() == 1 {
             return Ok(());
         }
         let mut state = watched.state.lock();
@@ -237,19 +237,19 @@ impl State {
     fn tell(&mut self, group: &Group, peer: usize, asks: bool) -> Result<()> {
         let words = self.history.told(peer, &mut self.told[peer]);
         let words: Vec<u64> = std::iter::once(asks.into()).chain(words).collect();
-        group.tell_calls(peer, &words)
+        Ok(group.tell(peer, &words)?)
     }
 }
 
 impl Watched {
     /// This rank's number in the job.
     fn name(&self) -> usize {
-        self.group.ranks[self.group.rank]
+        self.group.ranks()[self.group.rank()]
     }
 
     fn check(&self) -> Result<()> {
         let Some(Difference { peer, ours, theirs }) = self.difference.get().cloned() else { return Ok(()) };
-        Err(Error::Mismatch { rank: self.name(), other: self.group.ranks[peer], ours, theirs })
+        Err(Error::Mismatch { rank: self.name(), other: self.group.ranks()[peer], ours, theirs })
     }
 
     /// Keeps the first difference, and ends the waits of this rank.
@@ -267,7 +267,7 @@ impl Watched {
         let mut all = true;
         for peer in self.group.others() {
             loop {
-                match self.group.calls_of(peer) {
+                match self.group.told_by(peer) {
                     Ok(Some(words)) => {
                         let Some((asks, words)) = words.split_first() else { continue };
                         match state.history.hear(peer, words) {
@@ -299,27 +299,24 @@ impl Watched {
     /// Looks at the calls. Returns what is to be said of the first that waits, and how long it has waited.
     fn look(&self, now: Instant) -> Option<(Duration, String)> {
         self.hear();
-        let mut order = self.order.try_lock();
+        // A thread that makes a call holds the order, and notes the call in the state. So none is noted while this looks.
         let mut state = self.state.lock();
         let State { history, followed, answered, complete, .. } = &mut *state;
         let is_complete = followed.as_ref().is_some_and(|followed| match &followed.event {
             Some(event) => event.query().unwrap_or(true),
-            None => order.is_some(),
+            None => !matches!(self.order.last(), LastCall::BeingPut),
         });
         if is_complete && let Some(Followed { event: Some(_), collectives, .. }) = followed.take() {
             *complete = collectives;
         }
         let Some(followed) = followed else {
-            let event = order.as_mut().map(|order| order.follow());
-            if !matches!(event, Some(None)) {
-                *followed = Some(Followed {
-                    event: event.flatten(),
-                    collectives: history.made(),
-                    since: now,
-                    next: FIRST_LOG,
-                    has_asked: false,
-                });
-            }
+            let event = match self.order.last() {
+                LastCall::Complete => return None,
+                LastCall::UnderWay(event) => Some(event),
+                LastCall::BeingPut => None,
+            };
+            let collectives = history.made();
+            *followed = Some(Followed { event, collectives, since: now, next: FIRST_LOG, has_asked: false });
             return None;
         };
         let waited = now.saturating_duration_since(followed.since);

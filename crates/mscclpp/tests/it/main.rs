@@ -14,6 +14,8 @@ mod blocks;
 #[cfg(feature = "cuda-ipc")]
 mod communicator;
 #[cfg(feature = "cuda-ipc")]
+mod engine;
+#[cfg(feature = "cuda-ipc")]
 mod errors;
 #[cfg(feature = "cuda-ipc")]
 mod kernels;

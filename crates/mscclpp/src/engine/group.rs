@@ -1,80 +1,66 @@
-//! The ranks that set up collectives, and what they agree on.
+//! The ranks that set up an engine, and what they agree on.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
-use mscclpp::{Bootstrap, Communicator, Gpu};
+use mscclpp_bootstrap::Bootstrap;
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result, handle::MAX_RANKS};
+use crate::{Communicator, Error, Result};
 
-/// This build of what ranks must have alike: headers and kernels, and this crate, which lays out the scratch and chooses. Nobody
-/// counts it up: it is made of the bytes of the sources.
-const BUILD: u64 = mscclpp_kernels::FINGERPRINT ^ sources().rotate_left(1);
-
-const fn sources() -> u64 {
-    match u64::from_str_radix(env!("MSCCLPP_COLLECTIVES_SOURCES"), 10) {
-        Ok(number) => number,
-        Err(_) => panic!("the build script writes a number"),
-    }
-}
-
-/// The ranks that take part, and this one's number among them. What they tell each other, they tell in one order, by messages of
-/// one tag: one thread at a time.
+/// The ranks that set up an engine together, and this one's number among them.
+///
+/// The ranks tell each other words of 64 bits, in one order, by messages of one tag: one thread at a time. A message that is
+/// not what was expected, or a value that differs, is an error on all ranks, which names the rank.
 #[derive(Debug, Clone)]
-pub(crate) struct Group {
+pub struct Group {
     comm: Communicator,
-    pub(crate) ranks: Vec<usize>,
-    pub(crate) rank: usize,
-    pub(crate) tag: u32,
+    /// The name of the engine, for errors: `collectives`.
+    pub(super) engine: &'static str,
+    pub(super) ranks: Vec<usize>,
+    pub(super) rank: usize,
+    pub(super) tag: u32,
     /// A number that no other group with the same first rank has.
     number: u64,
 }
 
-/// The purpose of messages between ranks that have met. Each purpose has tags of its own, so that two threads may
-/// follow two of them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Purpose {
-    /// Who is in which part.
-    Split,
-    /// The set-up of the parts of a split: each split has another tag.
-    Part(u64),
-    Register,
-    /// The calls that ranks have made.
-    Calls,
-}
-
 impl Group {
-    pub(crate) fn new(comm: &Communicator, ranks: Option<Vec<usize>>, tag: u32) -> Result<Self> {
-        let (own, all) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
-        let ranks = ranks.unwrap_or_else(|| (0..all).collect());
-        let refused = |why: String| Err(Error::InvalidArgument(why));
-        if let Some(unknown) = ranks.iter().find(|rank| **rank >= all) {
-            return refused(format!("there is no rank {unknown} in a job of {all}"));
-        }
-        if let Some(twice) = ranks.iter().enumerate().find(|(i, rank)| ranks[..*i].contains(rank)) {
-            return refused(format!("rank {} is named twice in {ranks:?}", twice.1));
-        }
-        let Some(rank) = ranks.iter().position(|rank| *rank == own) else {
-            return refused(format!("rank {own} is not among the ranks {ranks:?} that it gives"));
-        };
-        Ok(Self { comm: comm.clone(), ranks, rank, tag, number: 0 })
-    }
-
-    /// The first thing that ranks tell each other: which build they are. Blocks.
+    /// Meets the other ranks. All of them make this call, with the same `ranks` of the communicator, of which this is one, in the
+    /// order in which they are numbered: all, if none are given. Blocks until all do.
+    ///
+    /// `engine` names what is set up in errors, such as `collectives`. `build` is a number of what the ranks must have alike
+    /// before they can agree on anything: the version of the engine, or a digest of its sources. `tag` is that of the
+    /// messages, below 2^31; groups that have ranks in common and meet at the same time have different ones.
     ///
     /// # Errors
-    /// [`Error::Differ`] on all ranks if they are of different builds.
-    pub(crate) fn meet(self) -> Result<Self> {
-        self.meet_as(BUILD)
+    /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them;
+    /// [`Error::Differ`] on all ranks if they are of different builds; [`Error::Bootstrap`] if a rank is lost or has left.
+    pub fn meet(
+        comm: &Communicator,
+        engine: &'static str,
+        build: u64,
+        ranks: Option<Vec<usize>>,
+        tag: u32,
+    ) -> Result<Self> {
+        Self::new(comm, engine, ranks, tag)?.with_build(build)
     }
 
-    fn meet_as(mut self, build: u64) -> Result<Self> {
+    fn new(comm: &Communicator, engine: &'static str, ranks: Option<Vec<usize>>, tag: u32) -> Result<Self> {
+        let (own, all) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
+        let ranks = ranks.unwrap_or_else(|| (0..all).collect());
+        comm.check_peers(&ranks).map_err(Error::InvalidArgument)?;
+        let Some(rank) = ranks.iter().position(|rank| *rank == own) else {
+            return Err(Error::InvalidArgument(format!(
+                "rank {own} is not among the ranks {ranks:?} that it gives"
+            )));
+        };
+        Ok(Self { comm: comm.clone(), engine, ranks, rank, tag, number: 0 })
+    }
+
+    /// Tells the others this rank's build, and learns the number of the group.
+    fn with_build(mut self, build: u64) -> Result<Self> {
         /// The groups of which a rank of this process was the first.
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         let all = self.all_gather([build, GROUPS.fetch_add(1, Ordering::Relaxed)])?;
@@ -86,17 +72,13 @@ impl Group {
         Ok(self)
     }
 
-    /// The same ranks, with the tag that messages of `purpose` have. All ranks find the same tag, and the groups of a rank and of
-    /// a purpose have different ones, as far as 31 bits of a digest differ.
-    pub(crate) fn telling(&self, purpose: Purpose) -> Self {
-        let (kind, split) = match purpose {
-            Purpose::Split => (0, 0),
-            Purpose::Part(split) => (1, split),
-            Purpose::Register => (2, 0),
-            Purpose::Calls => (3, 0),
-        };
+    /// The same ranks with another tag, so that two threads may tell the others something at the same time. All ranks find
+    /// the same tag. Groups with the same first rank, purposes, and numbers of one purpose have different ones, as far as 31
+    /// bits of a digest differ. They are 2^31 or more.
+    #[must_use]
+    pub fn telling(&self, purpose: u64, number: u64) -> Self {
         let mut digest = Sha256::new();
-        for word in [kind, split, self.ranks[0] as u64, self.number] {
+        for word in [purpose, number, self.ranks[0] as u64, self.number] {
             digest.update(word.to_le_bytes());
         }
         let digest = digest.finalize();
@@ -104,80 +86,55 @@ impl Group {
         Self { tag, ..self.clone() }
     }
 
-    pub(crate) fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
+    /// The communicator whose ranks they are.
+    #[must_use]
+    pub fn comm(&self) -> &Communicator {
+        &self.comm
+    }
+
+    /// This rank's number in the group.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The ranks of the communicator, in the order of the group.
+    #[must_use]
+    pub fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
+    /// The tag of the group's messages.
+    #[must_use]
+    pub fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    pub(super) fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
         self.comm.bootstrap()
     }
 
-    /// Checks that they can all be on one node.
-    pub(crate) fn check_size(&self) -> Result<()> {
-        if self.ranks.len() > MAX_RANKS {
-            let ranks = self.ranks.len();
-            return Err(Error::InvalidArgument(format!(
-                "{ranks} ranks; {MAX_RANKS} are the most on one node"
-            )));
-        }
-        Ok(())
-    }
-
-    /// The numbers of the others in the group.
-    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    /// The numbers of the others in the group, ascending.
+    pub fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, ranks) = (self.rank, self.ranks.len());
         (0..ranks).filter(move |r| *r != rank)
     }
 
-    /// The identity of each rank's device. Blocks: all ranks call it.
-    pub(crate) fn devices(&self, gpu: &Gpu) -> Result<Vec<[u8; 16]>> {
-        let uuid = u128::from_le_bytes(gpu.properties().uuid);
-        let all = self.all_gather([uuid as u64, (uuid >> 64) as u64])?;
-        let uuid = |[low, high]: [u64; 2]| (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
-        Ok(all.into_iter().map(uuid).collect())
-    }
-
-    /// One of the ranks `of` whose device's memory this rank's device is known not to reach. `devices` are those of all ranks.
-    pub(crate) fn unreached(&self, gpu: &Gpu, devices: &[[u8; 16]], of: &[usize]) -> Result<Option<usize>> {
-        for r in of.iter().copied().filter(|r| *r != self.rank) {
-            // Of a device that this process does not see, nothing is known.
-            if gpu.peer_access_by_uuid(&devices[r])?.is_some_and(|access| !access.reachable) {
-                return Ok(Some(r));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The ranks of this node, `here`, that share a device, if this process sees devices that no rank of the node has. They
-    /// have their numbers in the job.
-    pub(crate) fn sharing(&self, devices: &[[u8; 16]], here: &[usize], seen: usize) -> Vec<usize> {
-        let of = |r: &usize| here.iter().filter(|other| devices[**other] == devices[*r]).count();
-        let distinct: HashSet<_> = here.iter().map(|r| devices[*r]).collect();
-        if seen <= distinct.len() {
-            return Vec::new();
-        }
-        here.iter().filter(|r| of(r) > 1).map(|r| self.ranks[*r]).collect()
-    }
-
-    /// The lowest compute capability of the ranks' devices, if all have one, and the fewest multiprocessors.
-    pub(crate) fn least_device(&self, gpu: &Gpu) -> Result<(Option<(u32, u32)>, u32)> {
-        let properties = gpu.properties();
-        let (major, minor) = properties.compute_capability.unwrap_or_default();
-        let own = [major, minor, properties.multiprocessors].map(u64::from);
-        let (mut capability, mut multiprocessors) = ((major, minor), properties.multiprocessors);
-        for (r, words) in self.all_gather(own)?.into_iter().enumerate() {
-            let [major, minor, theirs] = words.map(|word| self.u32_of(r, word));
-            capability = capability.min((major?, minor?));
-            multiprocessors = multiprocessors.min(theirs?);
-        }
-        Ok(((capability != (0, 0)).then_some(capability), multiprocessors))
-    }
-
-    /// A word of rank `r` that is a number of 32 bits.
-    pub(crate) fn u32_of(&self, r: usize, word: u64) -> Result<u32> {
+    /// A word of rank `r` as a number of 32 bits.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if it is none.
+    pub fn u32_of(&self, r: usize, word: u64) -> Result<u32> {
         let too_large =
             |_| self.malformed(r, format!("a number in it is {word}, and {} is the largest", u32::MAX));
         u32::try_from(word).map_err(too_large)
     }
 
-    /// Checks that all ranks give the same values.
-    pub(crate) fn agree(&self, values: &[(&'static str, u64)]) -> Result<()> {
+    /// Checks that all ranks give the same values, each of which has a name for the error. Blocks until all have called.
+    ///
+    /// # Errors
+    /// [`Error::Differ`] for the first that differs; the errors of [`Self::all_gather`].
+    pub fn agree(&self, values: &[(&'static str, u64)]) -> Result<()> {
         let ours: Vec<u64> = values.iter().map(|(_, value)| *value).collect();
         let all = self.all_gather_list(&ours, Some(values.len()))?;
         for (i, (what, _)) in values.iter().enumerate() {
@@ -190,6 +147,7 @@ impl Group {
     fn expect_same(&self, what: &'static str, all: &[u64], text: impl Fn(&u64) -> String) -> Result<()> {
         let Some(other) = all.iter().position(|theirs| *theirs != all[self.rank]) else { return Ok(()) };
         Err(Error::Differ {
+            engine: self.engine,
             rank: self.ranks[self.rank],
             other: self.ranks[other],
             what,
@@ -199,30 +157,37 @@ impl Group {
     }
 
     /// Returns `own` if all ranks have theirs; else this rank's error, or that another rank has one. Nobody returns
-    /// before all have called.
-    pub(crate) fn all_have<T>(&self, what: &str, own: Result<T>) -> Result<T> {
+    /// before all have called. `what` names the call in the error.
+    ///
+    /// # Errors
+    /// This rank's own; [`Error::InvalidArgument`] that names another rank; the errors of [`Self::all_say`].
+    pub fn all_have<T, E: From<Error>>(&self, what: &str, own: Result<T, E>) -> Result<T, E> {
         let all = self.all_say([own.is_ok()]);
         // Its own error says more than that of telling it.
         let own = own?;
         match all?.iter().position(|[has]| !has) {
             None => Ok(own),
-            Some(r) => Err(Error::InvalidArgument(format!(
-                "{what}: rank {} could not, and has an error that says why",
-                self.ranks[r]
-            ))),
+            Some(r) => {
+                let other = self.ranks[r];
+                let problem = format!("{what}: rank {other} could not, and has an error that says why");
+                Err(Error::InvalidArgument(problem).into())
+            }
         }
     }
 
     /// Whether it holds for all ranks. Nobody returns before all have called.
-    pub(crate) fn all(&self, holds: bool) -> Result<bool> {
+    ///
+    /// # Errors
+    /// The same as of [`Self::all_say`].
+    pub fn all(&self, holds: bool) -> Result<bool> {
         Ok(self.all_say([holds])?.iter().all(|[holds]| *holds))
     }
 
     /// The answers of each rank. Nobody returns before all have called.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if a rank sends a word that is neither 0 nor 1; those of telling.
-    pub(crate) fn all_say<const N: usize>(&self, own: [bool; N]) -> Result<Vec<[bool; N]>> {
+    /// [`Error::Malformed`] if a rank sends a word that is neither 0 nor 1; the errors of [`Self::all_gather`].
+    pub fn all_say<const N: usize>(&self, own: [bool; N]) -> Result<Vec<[bool; N]>> {
         let all = self.all_gather(own.map(u64::from))?;
         let answers = |(r, words): (usize, [u64; N])| match words.iter().find(|word| **word > 1) {
             None => Ok(words.map(|word| word == 1)),
@@ -241,11 +206,15 @@ const TAGS: u32 = 1 << 31;
 mod tests {
     use std::thread;
 
-    use mscclpp::{Context, ContextExt, ErrorKind, LocalBootstrap, Platform};
+    use mscclpp_gpu::Platform;
+
+    use crate::{Context, ContextExt, ErrorKind, LocalBootstrap};
 
     use super::*;
 
     const TAG: u32 = 5;
+    const ENGINE: &str = "experts";
+    const BUILD: u64 = 0xb1d;
 
     fn comms(n: usize) -> Vec<Communicator> {
         let comm = |bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
@@ -256,7 +225,7 @@ mod tests {
     fn together<T: Send>(comms: &[Communicator], what: impl Fn(Group) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let what = &what;
-            let run = |comm| scope.spawn(move || what(Group::new(comm, None, TAG).expect("a group")));
+            let run = |comm| scope.spawn(move || what(Group::new(comm, ENGINE, None, TAG).expect("a group")));
             let threads: Vec<_> = comms.iter().map(run).collect();
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         })
@@ -267,7 +236,7 @@ mod tests {
         for other in 0..3 {
             let met = together(&comms(3), |group| {
                 let build = if group.rank == other { 0xbeef } else { BUILD };
-                (group.rank, group.meet_as(build).expect_err("they differ"))
+                (group.rank, group.with_build(build).expect_err("they differ"))
             });
             for (rank, error) in met {
                 let Error::Differ { other: named, ours, theirs, .. } = &error else { panic!("{error:?}") };
@@ -278,7 +247,7 @@ mod tests {
                 assert!(error.to_string().contains("different builds of the library"), "{error}");
             }
         }
-        let met = together(&comms(3), |group| group.meet().expect("they are of one build").number);
+        let met = together(&comms(3), |group| group.with_build(BUILD).expect("they are of one build").number);
         assert_eq!(met, [met[0]; 3]);
     }
 
@@ -333,7 +302,7 @@ mod tests {
         let text = errors[1].as_ref().expect("an error");
         assert!(text.contains("rank 0 sent") && text.contains("an answer in it is 2"), "{text}");
         let comms = comms(1);
-        let group = Group::new(&comms[0], None, TAG).expect("a group");
+        let group = Group::new(&comms[0], ENGINE, None, TAG).expect("a group");
         assert_eq!(group.u32_of(0, 7).expect("a number"), 7);
         let text = group.u32_of(0, 1 << 32).expect_err("it is too large").to_string();
         assert!(text.contains("4294967296, and 4294967295 is the largest"), "{text}");
@@ -359,13 +328,20 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_share_a_device_while_others_are_free_are_named() {
-        let comms = comms(4);
-        let group = Group::new(&comms[0], None, TAG).expect("a group");
-        let devices = [0, 1, 0, 2].map(|device| [device; 16]);
-        assert_eq!(group.sharing(&devices, &[0, 1, 2, 3], 4), [0, 2]);
-        assert!(group.sharing(&devices, &[0, 1, 2, 3], 3).is_empty(), "all devices are taken");
-        assert!(group.sharing(&devices, &[0, 1, 3], 4).is_empty(), "rank 2 is on another node");
+    fn words_for_one_rank_wait_until_they_are_taken() {
+        let comms = comms(3);
+        let groups = [0, 1, 2].map(|r: usize| Group::new(&comms[r], ENGINE, None, TAG).expect("a group"));
+        assert_eq!(groups[1].told_by(0).expect("it lives"), None);
+        for words in [&[1, u64::MAX][..], &[]] {
+            groups[0].tell(1, words).expect("it lives");
+        }
+        assert_eq!(groups[1].told_by(0).expect("it lives"), Some(vec![1, u64::MAX]));
+        assert_eq!(groups[1].told_by(0).expect("it lives"), Some(vec![]));
+        assert_eq!(groups[1].told_by(0).expect("it lives"), None);
+        assert_eq!(groups[2].told_by(0).expect("it lives"), None);
+        groups[0].bootstrap().send(b"no words", 2, TAG).expect("it lives");
+        let error = groups[2].told_by(0).expect_err("tell did not send it");
+        assert!(matches!(error, Error::Malformed { engine: ENGINE, rank: 2, other: 0, .. }), "{error}");
     }
 
     #[test]
@@ -381,12 +357,11 @@ mod tests {
     #[test]
     fn groups_and_purposes_have_tags_of_their_own_that_all_ranks_find() {
         let found = together(&comms(3), |group| {
-            let groups = [(); 2].map(|()| group.clone().meet().expect("one build"));
-            let purposes =
-                [Purpose::Split, Purpose::Register, Purpose::Calls, Purpose::Part(0), Purpose::Part(1)];
+            let groups = [(); 2].map(|()| group.clone().with_build(BUILD).expect("one build"));
+            let purposes = [(0, 0), (2, 0), (3, 0), (1, 0), (1, 1)];
             groups
                 .iter()
-                .flat_map(|group| purposes.map(|purpose| group.telling(purpose).tag))
+                .flat_map(|group| purposes.map(|(purpose, number)| group.telling(purpose, number).tag))
                 .collect::<Vec<_>>()
         });
         assert_eq!(found, [found[0].clone(), found[0].clone(), found[0].clone()]);

@@ -1,4 +1,4 @@
-//! The order of the calls of a communicator, which may be made on different streams.
+//! The order of the calls of an engine, which may be made on different streams.
 //!
 //! - O1. An event is recorded behind every call, in its stream, by the thread that made it. So the next call waits for the call
 //!   before it and for nothing that the program has put into that call's stream since.
@@ -6,13 +6,102 @@
 //!   other, and calls outside of it neither wait for it nor it for them.
 //! - O3. Whether the calls are complete is asked of the event, and never of a stream, which may be gone or another thread's.
 
-use mscclpp::{Event, Platform, Stream};
+use std::fmt;
 
-use crate::Result;
+use mscclpp_gpu::{Event, Stream};
+use parking_lot::Mutex;
+
+use crate::{Error, Result};
+
+/// Puts the calls of an engine into an order, whatever streams they are made on: each begins when the one before it is complete.
+/// Calls of one capture follow each other in its graph. The program orders graphs, and what runs beside them.
+#[derive(Default)]
+pub struct CallOrder {
+    /// Held while a call is put into its stream.
+    calls: Mutex<Calls>,
+}
+
+impl CallOrder {
+    /// Makes a call: `put` puts its launches into `stream`, behind the calls before it. Other threads' calls wait meanwhile.
+    ///
+    /// # Errors
+    /// The errors of `put`; [`Error::Gpu`] for a stream that has failed. Launches that are in the stream come before later calls
+    /// also if something behind them failed.
+    pub fn put<T, E: From<Error>>(
+        &self,
+        stream: &Stream,
+        put: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut calls = self.calls.lock();
+        calls.before(stream)?;
+        let put = put();
+        calls.after(stream)?;
+        put
+    }
+
+    /// Whether all calls that were made are complete, but for those in graphs. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the work in a stream failed.
+    pub fn is_complete(&self) -> Result<bool> {
+        let calls = self.calls.lock();
+        Ok(calls.last.as_ref().map_or(Ok(true), |(event, _)| event.query())?)
+    }
+
+    /// The last call that is not in a graph. Does not block. The event of a call that is under way still marks that call when
+    /// others have followed.
+    #[must_use]
+    pub fn last(&self) -> LastCall {
+        let Some(mut calls) = self.calls.try_lock() else { return LastCall::BeingPut };
+        match &calls.last {
+            Some((event, _)) if !event.query().unwrap_or(true) => {
+                let event = event.clone();
+                calls.is_followed = true;
+                LastCall::UnderWay(event)
+            }
+            _ => LastCall::Complete,
+        }
+    }
+
+    /// Whether a stream is being captured that has the last call, or calls of a capture. (Of streams that
+    /// [other code made](Stream::from_raw) it is not known.)
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the driver does not say it.
+    pub fn is_in_capture(&self) -> Result<bool> {
+        let calls = self.calls.lock();
+        let last = calls.last.iter().map(|(_, stream)| stream);
+        // A stream of others may be gone at any time.
+        let streams = calls.captured.iter().map(|captured| &captured.stream).chain(last);
+        for stream in streams.filter(|stream| !stream.is_foreign()) {
+            if stream.is_capturing()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl fmt::Debug for CallOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallOrder").finish_non_exhaustive()
+    }
+}
+
+/// The state of the last call of a [`CallOrder`].
+#[derive(Debug, Clone)]
+pub enum LastCall {
+    /// There is no call, it is complete, or its work has failed.
+    Complete,
+    /// The call is not complete. The event is behind it in its stream.
+    UnderWay(Event),
+    /// A thread is putting a call into its stream, which takes long if the device's queue is full.
+    BeingPut,
+}
 
 /// The last call, and the last calls of captures.
 #[derive(Default)]
-pub(crate) struct Order {
+struct Calls {
     /// The event behind the last call that was not captured, and the stream of that call. A stream of others may be
     /// gone: it is only compared.
     last: Option<(Event, Stream)>,
@@ -33,9 +122,9 @@ struct Captured {
     stream: Stream,
 }
 
-impl Order {
+impl Calls {
     /// Makes later work in `stream` come after the last call.
-    pub(crate) fn before(&self, stream: &Stream) -> Result<()> {
+    fn before(&self, stream: &Stream) -> Result<()> {
         let capture = if self.captured.is_empty() { None } else { stream.capture_id()? };
         if let Some(captured) = self.captured.iter().find(|captured| Some(captured.capture) == capture) {
             // Otherwise they would be branches of a graph that run at the same time.
@@ -53,23 +142,8 @@ impl Order {
         }
     }
 
-    /// Whether the last call is complete that was not captured.
-    pub(crate) fn is_complete(&self) -> Result<bool> {
-        Ok(self.last.as_ref().map_or(Ok(true), |(event, _)| event.query())?)
-    }
-
-    /// The event behind the last call that was not captured, unless it is complete or its work has failed.
-    pub(crate) fn follow(&mut self) -> Option<Event> {
-        let (event, _) = self.last.as_ref()?;
-        if event.query().unwrap_or(true) {
-            return None;
-        }
-        self.is_followed = true;
-        Some(event.clone())
-    }
-
     /// Notes that the last call is in `stream`.
-    pub(crate) fn after(&mut self, stream: &Stream) -> Result<()> {
+    fn after(&mut self, stream: &Stream) -> Result<()> {
         if stream.is_capturing()? {
             // None of a capture that has failed: nothing came into the stream then.
             let Some(capture) = stream.capture_id()? else { return Ok(()) };
@@ -95,19 +169,6 @@ impl Order {
         self.last = Some((event, last));
         Ok(recorded?)
     }
-
-    /// Whether a stream of this library's is being captured that has the last call, or calls of a capture.
-    pub(crate) fn is_in_capture(&self) -> Result<bool> {
-        let last = self.last.iter().map(|(_, stream)| stream);
-        // A stream of others may be gone at any time.
-        let streams = self.captured.iter().map(|captured| &captured.stream).chain(last);
-        for stream in streams.filter(|stream| !stream.is_foreign()) {
-            if stream.is_capturing()? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
 }
 
 impl Captured {
@@ -115,18 +176,4 @@ impl Captured {
     fn may_go_on(&self) -> bool {
         self.stream.is_foreign() || self.stream.capture_id().is_ok_and(|id| id == Some(self.capture))
     }
-}
-
-/// Whether work of a call in `stream` may go into `side`, too. A stream stays in a capture that it was forked into until that
-/// ends, and is none for work outside of it or of another one. Simulated devices capture one stream alone.
-pub(crate) fn can_fork(stream: &Stream, side: &Stream) -> Result<bool> {
-    if stream.gpu().platform() == Platform::Sim {
-        return Ok(!stream.is_capturing()?);
-    }
-    if !side.is_capturing()? {
-        return Ok(true);
-    }
-    // None of a capture that has failed and was not ended yet.
-    let capture = side.capture_id()?;
-    Ok(capture.is_some() && capture == stream.capture_id()?)
 }

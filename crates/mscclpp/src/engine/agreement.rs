@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use mscclpp::errors::BootstrapError;
+use mscclpp_bootstrap::Error as BootstrapError;
 
 use crate::{Error, Result};
 
@@ -33,22 +33,26 @@ enum Carries {
     All = 2,
     /// The number in the job of a rank that has left.
     Left = 3,
-    /// The calls that a rank has made, which nobody need wait for.
-    Calls = 4,
+    /// The words of a rank for one other, which need not wait for them.
+    Told = 4,
 }
 
 impl Group {
-    /// Returns what every rank gives, in the order of the group. Blocks.
+    /// Returns the words that every rank gives, in the order of the group. Blocks.
     ///
     /// # Errors
-    /// [`Error::Malformed`] on all ranks if one gives another number of words; [`Error::Below`] if a rank is lost or has left.
-    pub(crate) fn all_gather<const N: usize>(&self, words: [u64; N]) -> Result<Vec<[u64; N]>> {
+    /// [`Error::Malformed`] on all ranks if one gives another number of words; [`Error::Bootstrap`] if a rank is lost or has
+    /// left.
+    pub fn all_gather<const N: usize>(&self, words: [u64; N]) -> Result<Vec<[u64; N]>> {
         let all = self.all_gather_list(&words, Some(N))?;
         Ok(all.iter().map(|words| std::array::from_fn(|i| words[i])).collect())
     }
 
     /// The same as [`Self::all_gather`], of ranks that give as many words as they like, or each `expected`.
-    pub(crate) fn all_gather_list(&self, words: &[u64], expected: Option<usize>) -> Result<Vec<Vec<u64>>> {
+    ///
+    /// # Errors
+    /// The same as of [`Self::all_gather`].
+    pub fn all_gather_list(&self, words: &[u64], expected: Option<usize>) -> Result<Vec<Vec<u64>>> {
         let own: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let all = self.gather(sealed(Carries::Words, &own))?;
         let words = all.iter().enumerate().map(|(r, message)| {
@@ -110,16 +114,23 @@ impl Group {
         all.map_err(malformed)
     }
 
-    /// Sends rank `r` what this rank says of its calls. Does not block.
-    pub(crate) fn tell_calls(&self, r: usize, words: &[u64]) -> Result<()> {
+    /// Sends words to rank `r` of the group, which takes them with [`Self::told_by`] of a group with the same tag. Does not
+    /// block. Nothing else is told under that tag: a group of [`Self::telling`] has one of its own.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] if the rank is lost or has left.
+    pub fn tell(&self, r: usize, words: &[u64]) -> Result<()> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        Ok(self.bootstrap().send(&sealed(Carries::Calls, &bytes), self.ranks[r], self.tag)?)
+        Ok(self.bootstrap().send(&sealed(Carries::Told, &bytes), self.ranks[r], self.tag)?)
     }
 
-    /// Returns what rank `r` says of its calls, if there is something new. Does not block.
-    pub(crate) fn calls_of(&self, r: usize) -> Result<Option<Vec<u64>>> {
+    /// Returns the next words that rank `r` has sent with [`Self::tell`], if some have come. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for a message that `tell` did not send; [`Error::Bootstrap`] if the rank is lost or has left.
+    pub fn told_by(&self, r: usize) -> Result<Option<Vec<u64>>> {
         match self.bootstrap().recv_timeout(self.ranks[r], self.tag, Duration::ZERO) {
-            Ok(message) => opened(Carries::Calls, &message)
+            Ok(message) => opened(Carries::Told, &message)
                 .and_then(|bytes| words_of(bytes, None))
                 .map(Some)
                 .map_err(|problem| self.malformed(r, problem)),
@@ -129,8 +140,10 @@ impl Group {
     }
 
     /// The error for a message of rank `r` of the group that is not what it should be.
-    pub(crate) fn malformed(&self, r: usize, problem: String) -> Error {
-        Error::Malformed { rank: self.ranks[self.rank], other: self.ranks[r], problem }
+    #[must_use]
+    pub fn malformed(&self, r: usize, problem: String) -> Error {
+        let (rank, other) = (self.ranks[self.rank], self.ranks[r]);
+        Error::Malformed { engine: self.engine, rank, other, problem }
     }
 }
 

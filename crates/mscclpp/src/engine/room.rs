@@ -1,0 +1,106 @@
+//! The room that the calls of an engine have on a device, and how many engines this process has there.
+
+use std::{collections::HashMap, fmt};
+
+use mscclpp_gpu::{Gpu, Kernel, Platform};
+use parking_lot::Mutex;
+
+use super::Group;
+use crate::{Error, Result};
+
+static ON_DEVICES: Mutex<Option<HashMap<(Platform, usize), u32>>> = Mutex::new(None);
+
+/// An engine's room on a device, counted among those of this process while it lives.
+///
+/// Calls of one engine run one after the other. Those of two, on two streams, need all their blocks on the device at once: a
+/// block that does not fit waits for ever, when another rank begins with the other call. So all engines of a device are set
+/// up for the same number of calls at once, and a call has no more blocks than fit that many times.
+pub struct DeviceRoom {
+    gpu: Gpu,
+    calls_at_once: u32,
+    engines: u32,
+}
+
+impl DeviceRoom {
+    /// The room of one more engine on `gpu`, where the calls of `calls_at_once` engines are to run at the same time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for none or more than 32.
+    pub fn new(gpu: &Gpu, calls_at_once: u32) -> Result<Self> {
+        if !(1..=32).contains(&calls_at_once) {
+            return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
+        }
+        let mut devices = ON_DEVICES.lock();
+        let engines = devices.get_or_insert_default().entry((gpu.platform(), gpu.id())).or_default();
+        *engines += 1;
+        Ok(Self { gpu: gpu.clone(), calls_at_once, engines: *engines })
+    }
+
+    /// How many engines this process had on the device when this one was set up, this one included. If they are more than the
+    /// calls at once, they may wait for each other for ever, unless the program orders them.
+    #[must_use]
+    pub fn engines(&self) -> u32 {
+        self.engines
+    }
+
+    /// The most blocks that a launch of `kernel` may have, with so many threads and so much dynamic shared memory each: alike on
+    /// all ranks of `group`, which all make this call. Blocks until they do.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] on all ranks if a rank has no room for a block; [`Error::Gpu`] if the driver does not say it;
+    /// the errors of [`Group::all_gather`].
+    pub fn blocks(&self, group: &Group, kernel: &Kernel, threads: u32, shared_bytes: u32) -> Result<u32> {
+        let fit = kernel.max_resident_blocks(threads, shared_bytes).map_err(Error::from);
+        let fit = group.all_have("blocks of a kernel", fit)? / u64::from(self.calls_at_once);
+        let least = group.all_gather([fit])?.into_iter().map(|[fit]| fit).min().unwrap_or(fit);
+        match u32::try_from(least).unwrap_or(u32::MAX) {
+            0 => Err(Error::InvalidArgument(format!(
+                "a rank has no room for a block of {threads} threads and {shared_bytes} bytes of shared memory beside those of {} \
+                 other calls; give blocks less, or set up all engines for fewer calls at once",
+                self.calls_at_once - 1
+            ))),
+            blocks => Ok(blocks),
+        }
+    }
+}
+
+impl Drop for DeviceRoom {
+    fn drop(&mut self) {
+        let device = (self.gpu.platform(), self.gpu.id());
+        if let Some(engines) = ON_DEVICES.lock().get_or_insert_default().get_mut(&device) {
+            *engines -= 1;
+        }
+    }
+}
+
+impl fmt::Debug for DeviceRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { gpu, calls_at_once, engines } = self;
+        f.debug_struct("DeviceRoom")
+            .field("gpu", &gpu.to_string())
+            .field("calls_at_once", calls_at_once)
+            .field("engines", engines)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_live_are_counted() {
+        let gpu = Platform::Sim.gpu(7).expect("a simulated device");
+        let room = || DeviceRoom::new(&gpu, 2).expect("a room");
+        let first = room();
+        assert_eq!(first.engines(), 1);
+        let second = room();
+        assert_eq!(second.engines(), 2);
+        drop(first);
+        assert_eq!(room().engines(), 2);
+        for wrong in [0, 33] {
+            let error = DeviceRoom::new(&gpu, wrong).expect_err("it cannot be").to_string();
+            assert_eq!(error, format!("calls_at_once({wrong}); give 1 to 32"));
+        }
+    }
+}

@@ -101,8 +101,8 @@ impl Adder {
         let args = KernelArgs::new().with_owner(self.scratch.owner().clone()).keeping_each([&self.epochs]);
         let args = args.with(self.handle).with(numbers).with(sums);
         let config = LaunchConfig::linear(self.blocks, THREADS);
-        // SAFETY: these are the kernel's parameters, and so many blocks fit beside another call.
         self.order.put(stream, || {
+            // SAFETY: these are the kernel's parameters, and so many blocks fit beside another call.
             unsafe { self.kernel.launch(stream, config, &args) }.map_err(mscclpp::Error::from)
         })
     }

@@ -20,6 +20,9 @@ use crate::{Error, LOG};
 /// proof before any later one (S1).
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
+/// Why an attempt ends that took too long.
+pub(super) const NO_ANSWER: &str = "no answer in time";
+
 /// The time for which a second rank 0 asks again if nobody answers. The first one has bound its port, so this one
 /// could not have it, but the port refuses connections until the first one listens, an instant later.
 const ABOUT_TO_LISTEN: Duration = Duration::from_secs(1);
@@ -67,7 +70,7 @@ impl Job {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Phase::Proved { peer, purpose, .. } = connection.phase else {
-            return self.end(id, "no answer in time");
+            return self.end(id, NO_ANSWER);
         };
         connection.deadline = None;
         let Some(dial) = self.dials.get_mut(&peer) else { return };

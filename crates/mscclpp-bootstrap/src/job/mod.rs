@@ -47,6 +47,7 @@ use mscclpp_os::waiting::Repeated;
 
 use crate::job::connection::{Connection, Phase};
 use crate::job::dial::Dial;
+use crate::job::dialling::NO_ANSWER;
 use crate::job::peer::Peer;
 use crate::protocol::frame::Frame;
 use crate::protocol::table::Table;
@@ -290,6 +291,9 @@ impl Job {
         let Some(connection) = self.remove(id) else { return };
         let remote = connection.remote;
         match connection.phase {
+            Phase::Greeting { peer, .. } | Phase::Proved { peer, .. } if why != NO_ANSWER => {
+                self.attempt_failed(peer, remote, Failed::Ended(why.to_owned()));
+            }
             Phase::Connecting { peer, .. }
             | Phase::Greeting { peer, .. }
             | Phase::Proved { peer, .. }

@@ -34,6 +34,8 @@ pub enum Failed {
     Refused,
     /// The process that answers has not proved to be the peer. Its answer cannot be trusted: anybody could send it.
     Unproven(String),
+    /// A process listens there, and ended the connection before it had answered.
+    Ended(String),
     /// Anything else.
     Other(String),
 }
@@ -51,7 +53,7 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused => write!(f, "nobody listens there"),
-            Self::Unproven(text) | Self::Other(text) => write!(f, "{text}"),
+            Self::Unproven(text) | Self::Ended(text) | Self::Other(text) => write!(f, "{text}"),
         }
     }
 }

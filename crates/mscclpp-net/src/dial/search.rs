@@ -13,6 +13,9 @@ const LAST_PAUSE: Duration = Duration::from_millis(200);
 /// The pause if a process answers at every address but none proves to be the peer. It may be the peer with another key,
 /// and thousands of ranks may ask it.
 const STRANGERS_PAUSE: Duration = Duration::from_secs(1);
+/// How many connections to an address may be ended by the process that listens there before other addresses have their turn:
+/// the listener of a unique id ends those that come while rank 0 takes it over.
+const MOST_ENDED: u32 = 5;
 
 /// An address at which the peer may be.
 struct Candidate {
@@ -23,6 +26,8 @@ struct Candidate {
     unproven: Option<String>,
     /// An attempt was passed over and has not ended yet, so the address needs no other attempt.
     pending: bool,
+    /// How many connections were ended by the process that listens there.
+    ended: u32,
 }
 
 /// The search for a connection to one peer. It opens no connection: it says which address to try, and its caller
@@ -44,7 +49,7 @@ impl Search {
     /// Makes a search over these addresses, best first, that begins at `now` and ends at `deadline`.
     #[must_use]
     pub fn new(candidates: Vec<SocketAddr>, now: Instant, deadline: Instant) -> Self {
-        let candidate = |address| Candidate { address, last: None, unproven: None, pending: false };
+        let candidate = |address| Candidate { address, last: None, unproven: None, pending: false, ended: 0 };
         Self {
             started: now,
             deadline,
@@ -99,9 +104,15 @@ impl Search {
         if let Failed::Unproven(what) = &how {
             news = candidate.unproven.replace(what.clone()).is_none();
         }
+        let ended = matches!(how, Failed::Ended(_)) && candidate.ended < MOST_ENDED;
+        candidate.ended += u32::from(ended);
+        let pause = FIRST_PAUSE * 2_u32.pow(candidate.ended);
         candidate.last = Some(how);
         candidate.pending = false;
-        if current {
+        if current && ended {
+            self.active = false;
+            self.retry_at = now + pause;
+        } else if current {
             self.advance(now);
         }
         news

@@ -80,3 +80,19 @@ fn an_address_that_was_passed_over_has_its_turn_again_when_that_attempt_has_ende
     search.failed(second, Failed::Refused, now);
     assert_eq!(next(&mut search), Some(first));
 }
+
+#[test]
+fn an_address_whose_listener_ends_connections_keeps_its_turn_a_few_times() {
+    let first = addresses()[0];
+    let mut now = Instant::now();
+    let mut search = Search::new(addresses(), now, now + Duration::from_secs(60));
+    let mut tried = 0;
+    while search.attempt(now) == Some(first) {
+        tried += 1;
+        search.failed(first, Failed::Ended("it closed the connection".into()), now);
+        now = search.wake_at();
+        assert!(tried < 20, "the other address has no turn");
+    }
+    assert!(tried > 1);
+    assert_eq!(search.attempt(now), None, "it is under way");
+}

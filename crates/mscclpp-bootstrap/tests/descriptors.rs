@@ -42,7 +42,11 @@ fn be_rank_0(role: &[String]) -> ExitCode {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = Some(DESCRIPTORS);
     setrlimit(Resource::Nofile, limit).unwrap();
-    child::say(&id.to_hex());
+    // Others come when rank 0 has taken its listener over: before that, they would be the directory's.
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        child::say(&id.to_hex());
+    });
     match connect(0, n, id, Duration::from_secs(patience)).and_then(|job| job.barrier()) {
         Ok(()) => child::say("outcome: met"),
         Err(error) => child::say(&format!("outcome: {error}")),

@@ -268,7 +268,8 @@ class Collectives:
         """
         if self._of_thread.gathered is not None:
             raise _mscclpp.Error(
-                int(_mscclpp.ErrorCode.InvalidUsage), "this thread has begun a group() already: end it before another one"
+                int(_mscclpp.ErrorCode.InvalidUsage),
+                "this thread has begun a group() already: end it before another one",
             )
         gathered = self._of_thread.gathered = {}
         try:

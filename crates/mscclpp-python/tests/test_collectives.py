@@ -147,7 +147,6 @@ def wrong_arguments(rank, n, address):
         (lambda: comm.all_reduce(x, out=library.zeros(5, "float32")), "'out': expected 24 numbers, got 5"),
         (lambda: comm.broadcast(x, 2), "'root': there are ranks 0 to 1, not 2"),
         (lambda: comm.reduce_scatter(library.zeros(5, "float32")), "5, does not divide into 2 parts"),
-        (lambda: comm.all_gather(library.zeros(0, "complex64")), None),
     ]:
         with pytest.raises((ValueError, mscclpp.Error), match=text):
             call()

@@ -558,7 +558,7 @@ def _item_size(x: Any) -> int:
     if _arrays.is_torch_tensor(x):
         return int(x.element_size())
     dtype = getattr(x, "dtype", None)
-    if hasattr(dtype, "itemsize"):
+    if dtype is not None and hasattr(dtype, "itemsize"):
         return 0 if getattr(dtype, "hasobject", False) else int(dtype.itemsize)
     interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
     if interface is not None:

@@ -259,7 +259,7 @@ fn named(error: Error) -> Failure {
     let Error::Below(mscclpp::Error::Differ { what, .. }) = &error else { return error.into() };
     let variable = match *what {
         "scratch" => "MSCCLPP_NCCL_SCRATCH",
-        "check_calls" => "MSCCLPP_NCCL_CHECK_CALLS",
+        "check_calls" => "MSCCLPP_CHECK_CALLS",
         "calls_at_once" => "MSCCLPP_NCCL_CALLS_AT_ONCE",
         "platforms (1 is simulated)" => "MSCCLPP_PLATFORM",
         _ => return error.into(),

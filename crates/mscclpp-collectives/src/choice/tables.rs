@@ -78,27 +78,22 @@ const FOUR_OF_9_0_OVER_NVLINK: Table = Table {
     exchange: EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK,
 };
 
-const REDUCE_SCATTER_OF_FOUR_OF_9_0_OVER_NVLINK: &[Row] = &[
-    one_step(2 * KIB, Protocol::Ll16, 1, 256),
-    one_step(8 * KIB, Protocol::Ll16, 4, 128),
-    one_step(32 * KIB, Protocol::Ll16, 16, 128),
-    one_step(128 * KIB, Protocol::Ll16, 32, 256),
-    one_step(512 * KIB, Protocol::Ll128, 128, 256),
-    one_step(2 * MIB, Protocol::Ll128, 128, 512),
-    one_step(5 * MIB, Protocol::Ll128, 128, 256),
-    one_step(u64::MAX, Protocol::Simple, 128, 512),
-];
+const REDUCE_SCATTER_OF_FOUR_OF_9_0_OVER_NVLINK: &[Row] = &exchange_of_four(128, 512);
+const EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK: &[Row] = &exchange_of_four(256, 256);
 
-const EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK: &[Row] = &[
-    one_step(2 * KIB, Protocol::Ll16, 1, 256),
-    one_step(8 * KIB, Protocol::Ll16, 4, 128),
-    one_step(32 * KIB, Protocol::Ll16, 16, 128),
-    one_step(128 * KIB, Protocol::Ll16, 32, 256),
-    one_step(512 * KIB, Protocol::Ll128, 128, 256),
-    one_step(2 * MIB, Protocol::Ll128, 128, 512),
-    one_step(5 * MIB, Protocol::Ll128, 128, 256),
-    one_step(u64::MAX, Protocol::Simple, 256, 256),
-];
+/// The rows of four GPUs for exchanges, with the blocks and threads of Simple.
+const fn exchange_of_four(blocks: u32, threads: u32) -> [Row; 8] {
+    [
+        one_step(2 * KIB, Protocol::Ll16, 1, 256),
+        one_step(8 * KIB, Protocol::Ll16, 4, 128),
+        one_step(32 * KIB, Protocol::Ll16, 16, 128),
+        one_step(128 * KIB, Protocol::Ll16, 32, 256),
+        one_step(512 * KIB, Protocol::Ll128, 128, 256),
+        one_step(2 * MIB, Protocol::Ll128, 128, 512),
+        one_step(5 * MIB, Protocol::Ll128, 128, 256),
+        one_step(u64::MAX, Protocol::Simple, blocks, threads),
+    ]
+}
 
 /// Simulated threads take turns on few cores; what they do together, as for LL128, takes them longest.
 const SIMULATED: &[Row] = &[

@@ -100,7 +100,7 @@ impl History {
             self.collectives.keep_last();
             return None;
         }
-        self.peers().find_map(|peer| self.difference(peer)).or_else(|| self.forget_compared())
+        self.compare(self.peers())
     }
 
     /// Adds a message of this rank, in the same way.
@@ -111,7 +111,7 @@ impl History {
             list.keep_last();
             return None;
         }
-        self.difference(peer).or_else(|| self.forget_compared())
+        self.compare([peer])
     }
 
     /// The number of collectives so far.
@@ -131,8 +131,17 @@ impl History {
         (0..self.names.len()).filter(move |peer| *peer != rank)
     }
 
-    /// Forgets calls that were compared. Returns nothing.
-    fn forget_compared(&mut self) -> Option<Difference> {
+    /// Returns the first difference from some peers. Without one, forgets what was compared with all.
+    fn compare(&mut self, peers: impl IntoIterator<Item = usize>) -> Option<Difference> {
+        let found = peers.into_iter().find_map(|peer| self.difference(peer));
+        if found.is_none() {
+            self.forget_compared();
+        }
+        found
+    }
+
+    /// Forgets calls that were compared.
+    fn forget_compared(&mut self) {
         let by_all = self.peers().map(|peer| self.theirs[peer][COLLECTIVES].made()).min();
         self.collectives.forget_before(by_all.unwrap_or(0));
         for peer in self.peers() {
@@ -144,7 +153,6 @@ impl History {
                 self.theirs[peer][theirs].forget_before(made);
             }
         }
-        None
     }
 
     /// Returns what this rank tells a peer: for each list how many calls follow, the number of the first, and these. They are
@@ -165,7 +173,7 @@ impl History {
     /// Adds what a peer tells. Returns the first difference, if calls are compared.
     ///
     /// # Errors
-    /// What is wrong with the words.
+    /// A text that says why the words cannot be read.
     pub(crate) fn hear(&mut self, peer: usize, words: &[u64]) -> Result<Option<Difference>, String> {
         let mut rest = words;
         for list in &mut self.theirs[peer] {
@@ -181,7 +189,7 @@ impl History {
             rest = behind;
         }
         if self.compares {
-            return Ok(self.difference(peer).or_else(|| self.forget_compared()));
+            return Ok(self.compare([peer]));
         }
         self.theirs[peer].iter_mut().for_each(List::keep_last);
         Ok(None)

@@ -13,10 +13,10 @@ use crate::{DataType, Error, Kind, Request, Result, choice::Selector};
 
 use super::{counters::Counters, options::Options, registrations::Registrations};
 
-/// The usual most blocks of a call, between up to so many ranks and between more, for whose blocks there is less scratch.
-const FEW_RANKS: usize = 4;
+/// The usual most blocks of a call between up to [`FEW_RANKS`] ranks, and between more, for whose blocks there is less scratch.
 const MAX_BLOCKS_OF_FEW: u32 = 256;
 const MAX_BLOCKS: u32 = 128;
+const FEW_RANKS: usize = 4;
 /// Simulated threads are slow, so calls have few of them.
 const MAX_BLOCKS_ON_SIM: u32 = 4;
 /// The usual size of the scratch.

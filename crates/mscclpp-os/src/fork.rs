@@ -3,7 +3,7 @@
 //! A peer learns from the end of a connection that this process has ended. A forked child has a copy of each descriptor, so a
 //! connection would last as long as the child. So sockets are noted here, and a child gives its copies up as soon as it begins.
 //!
-//! What runs in the child takes no lock, allocates nothing, and calls the system alone, as a child of a process with threads
+//! The handler in the child takes no lock, allocates nothing, and makes system calls alone, as a child of a process with threads
 //! must. It runs in children of `fork` alone: other programs that are started get no socket, as all are closed on exec.
 #![allow(unsafe_code, reason = "a handler of forks, which only the C library offers")]
 

@@ -62,7 +62,7 @@ pub(crate) fn meant_by(variable: &str) -> Option<String> {
         return None;
     }
     let (distance, meant) = KNOWN.iter().map(|known| (distance(name, known), known)).min()?;
-    // Of a short name, that many other characters would be another one.
+    // A short name with that many other characters would be another name.
     (distance <= MISSPELT.min(name.len() / 3)).then(|| format!("MSCCLPP_{meant}"))
 }
 

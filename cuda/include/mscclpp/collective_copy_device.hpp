@@ -133,20 +133,20 @@ MSCCLPP_DEVICE_INLINE void copyBytes(uint8_t* to, const uint8_t* from, uint32_t 
   copyPart(to, from, bytes, bytes, bytes, thread, threads, AsItIs());
 }
 
+// Copies bytes between any addresses. Not inlined, because it seldom runs.
+MSCCLPP_DEVICE_NOINLINE void copyAny(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t thread, uint32_t threads) {
+  copyBytes(to, from, bytes, thread, threads);
+}
+
+// The number of parts from which a thread moves vectors by turns, and how many of each it has under way at once.
+constexpr uint32_t PartsAtOnce = 3, VectorsOfPart = 2;
+
 // A part of a message and where it goes.
 struct PartCopy {
   uint8_t* to;
   const uint8_t* from;
   uint32_t bytes;
 };
-
-// Copies bytes between any addresses. Not inlined, because it seldom runs.
-MSCCLPP_DEVICE_NOINLINE void copyAny(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t thread, uint32_t threads) {
-  copyPart(to, from, bytes, bytes, bytes, thread, threads, AsItIs());
-}
-
-// The number of parts from which a thread moves vectors by turns, and how many of each it has under way at once.
-constexpr uint32_t PartsAtOnce = 3, VectorsOfPart = 2;
 
 // Copies several parts by turns, by all threads of a block: as much as all of them have, and then the rest of each. A part
 // may have no bytes.

@@ -155,7 +155,7 @@ struct Chunks {
     detail::store<MemoryOrder::Release, MemoryScope::System>(word(signal, peer, b.rank), value(k));
   }
   // Waits for chunk k, and returns whether it came. One thread calls it, before a barrier. A wait for the own rank ends
-  // as one for the next peer would.
+  // when that for the next peer is aborted: whoever gives up a call aborts the waits for all peers.
   MSCCLPP_DEVICE_INLINE bool wait(Signal signal, uint32_t from, uint32_t k) const {
     return waitForWord(word(signal, b.rank, from), value(k), b.comm.status[from == b.rank ? b.peer(1) : from]);
   }

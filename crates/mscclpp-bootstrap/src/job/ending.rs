@@ -79,7 +79,7 @@ impl Job {
                 Phase::Proved { peer, .. } => Some(*peer),
                 // The job did not form, and the notice of that is in the outbox.
                 Phase::Member { .. } | Phase::Root => None,
-                // It closes by itself once the answer is written.
+                // The connection closes by itself when its last answer is written.
                 Phase::Leaving => continue,
                 Phase::Unproven(_) if late => continue,
                 _ => {

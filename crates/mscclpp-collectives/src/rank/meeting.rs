@@ -57,7 +57,7 @@ pub(crate) fn unreached(
     of: &[usize],
 ) -> Result<Option<usize>> {
     for r in of.iter().copied().filter(|r| *r != group.rank()) {
-        // Of a device that this process does not see, nothing is known.
+        // A device that this process does not see counts as reachable: nothing is known of it.
         if gpu.peer_access_by_uuid(&devices[r])?.is_some_and(|access| !access.reachable) {
             return Ok(Some(r));
         }

@@ -283,7 +283,7 @@ impl Watched {
                         }
                     }
                     Ok(None) => break,
-                    // It has left, or the job has failed: calls say so.
+                    // The peer has left, or the job has failed: the error of a call says which.
                     Err(_) => {
                         all = false;
                         break;

@@ -140,7 +140,7 @@ fn check_mismatches(builder: impl Fn(&Communicator, &Gpu) -> CollectivesBuilder 
             // The other rank may have made its call already.
             let called = call(&collectives, &floats, &words, &stream);
             assert!(!matches!(&called, Err(error) if !matches!(error, Error::Mismatch { .. })), "{called:?}");
-            // What comes behind it says nothing else.
+            // A call behind the one that differs does not change the error.
             let _ = collectives.all_reduce(&floats, &floats, ReduceOp::Sum, &stream);
             let error = collectives.synchronize(&stream).expect_err("they differ");
             let (ours, theirs) = (names[rank], names[1 - rank]);

@@ -11,10 +11,10 @@ use crate::{Error, Result};
 /// Memory of one size at each rank of a group, mapped at all others: kernels write to that of their peers and read their
 /// own. It is zero at first.
 ///
-/// It is also what ends the waits of its engine's kernels, given to
-/// [`Stream::synchronize_or_abort`](mscclpp_gpu::Stream::synchronize_or_abort): a kernel that waits for rank `r` polls with
-/// `pollUntil` of `mscclpp/poll_device.hpp` and `statuses()[r]`, which gives up when the rank is lost, the job is aborted,
-/// or time is up. Once it has given up it does so always.
+/// The scratch also ends the waits of its engine's kernels, if the program gives it to
+/// [`Stream::synchronize_or_abort`](mscclpp_gpu::Stream::synchronize_or_abort). A kernel that waits for rank `r` polls with
+/// `pollUntil` of `mscclpp/poll_device.hpp` and `statuses()[r]`: the wait ends when the rank is lost, the job is aborted,
+/// or time is up. All later waits end at once, too.
 pub struct Scratch {
     group: Group,
     memory: DeviceBuffer,

@@ -214,7 +214,7 @@ fn a_call_that_waits_for_a_rank_ends_when_its_time_is_up_and_says_for_whom_it_wa
             assert_eq!(late.kind(), ErrorKind::Timeout);
             assert!(late.to_string().contains("rank 1"), "{late}");
             expect_words(&numbers, 1);
-            // It stays so.
+            // Later waits end at once.
             adder.add_up(&numbers, &numbers, &stream).expect("a launch");
             let ended = adder.finish(&stream).expect_err("it was aborted");
             assert_eq!(ended.kind(), ErrorKind::Aborted, "{ended}");

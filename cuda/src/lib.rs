@@ -63,12 +63,17 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
     ("mscclpp/core.hpp", include_str!("../include/mscclpp/core.hpp")),
     ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
+    ("mscclpp/ep_call_device.hpp", include_str!("../include/mscclpp/ep_call_device.hpp")),
+    ("mscclpp/ep_combine_device.hpp", include_str!("../include/mscclpp/ep_combine_device.hpp")),
+    ("mscclpp/ep_device.hpp", include_str!("../include/mscclpp/ep_device.hpp")),
+    ("mscclpp/ep_dispatch_device.hpp", include_str!("../include/mscclpp/ep_dispatch_device.hpp")),
     ("mscclpp/fifo.hpp", include_str!("../include/mscclpp/fifo.hpp")),
     ("mscclpp/fifo_device.hpp", include_str!("../include/mscclpp/fifo_device.hpp")),
     ("mscclpp/gpu_data_types.hpp", include_str!("../include/mscclpp/gpu_data_types.hpp")),
     ("mscclpp/group_device.hpp", include_str!("../include/mscclpp/group_device.hpp")),
     ("mscclpp/memory_channel.hpp", include_str!("../include/mscclpp/memory_channel.hpp")),
     ("mscclpp/memory_channel_device.hpp", include_str!("../include/mscclpp/memory_channel_device.hpp")),
+    ("mscclpp/message_words_device.hpp", include_str!("../include/mscclpp/message_words_device.hpp")),
     ("mscclpp/overlay_device.hpp", include_str!("../include/mscclpp/overlay_device.hpp")),
     ("mscclpp/packet_copy_device.hpp", include_str!("../include/mscclpp/packet_copy_device.hpp")),
     ("mscclpp/packet_device.hpp", include_str!("../include/mscclpp/packet_device.hpp")),
@@ -190,6 +195,10 @@ pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_tw
 /// The kernel of the example custom_proxy: `broadcast_and_gather`, which takes a `FifoDeviceHandle` by value and
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
 pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
+
+/// The kernels of expert parallel layers: `ep_dispatch`, which takes an `EpHandle` and an `EpDispatch` by value, `ep_combine_bf16`,
+/// `_f16` and `_f32`, which take an `EpHandle` and an `EpCombine`, and `ep_release`.
+pub const EXPERTS: KernelSource<'static> = kernel!("experts");
 
 /// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one
 /// for each rank, in the module's variable `channels`.

@@ -4,7 +4,7 @@
 #ifndef MSCCLPP_COLLECTIVE_CALL_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_CALL_DEVICE_HPP_
 
-#include "mscclpp/packet_mover_device.hpp"
+#include "mscclpp/message_words_device.hpp"
 #include "mscclpp/reduce_device.hpp"
 
 namespace mscclpp {
@@ -108,13 +108,6 @@ struct CollectiveCall {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-// The attribute of a kernel's parameter that is only read, and may be read in place.
-#if defined(MSCCLPP_DEVICE_CUDA)
-#define MSCCLPP_GRID_CONSTANT __grid_constant__
-#else
-#define MSCCLPP_GRID_CONSTANT
-#endif
-
 // The kernel NAME, whose calls are done by a function of (handle, call).
 #define MSCCLPP_COLLECTIVE_KERNEL(NAME, ...)                                                                 \
   extern "C" __global__ void __launch_bounds__(1024)                                                         \
@@ -124,45 +117,6 @@ struct CollectiveCall {
   }
 
 namespace detail {
-
-// ---- words of a message
-
-template <uint32_t Bytes>
-MSCCLPP_DEVICE_INLINE bool isAligned(const void* address) {
-  return (reinterpret_cast<uintptr_t>(address) & (Bytes - 1)) == 0;
-}
-
-// Loads up to 8 bytes from any address. Not inlined: it is much code, and seldom runs.
-MSCCLPP_DEVICE_NOINLINE uint64_t loadAny(const uint8_t* at, uint32_t bytes) {
-  if (bytes < 8) return loadRest(at, static_cast<int32_t>(bytes));
-  return isAligned<4>(at) ? loadWord<8, 4>(at) : loadWord<8, 1>(at);
-}
-MSCCLPP_DEVICE_NOINLINE void storeAny(uint8_t* at, uint32_t bytes, uint64_t word) {
-  if (bytes < 8) {
-    storeRest(at, static_cast<int32_t>(bytes), word);
-  } else if (isAligned<4>(at)) {
-    storeWord<8, 4>(at, word);
-  } else {
-    storeWord<8, 1>(at, word);
-  }
-}
-
-// Returns word i of 8 bytes of a message, whose last word may be shorter.
-MSCCLPP_DEVICE_INLINE uint64_t messageWord(const uint8_t* message, uint64_t bytes, uint64_t i) {
-  const uint8_t* const at = message + i * 8;
-  const uint64_t left = bytes - i * 8;
-  if (left >= 8 && isAligned<8>(message)) return load8(at);
-  return loadAny(at, left < 8 ? static_cast<uint32_t>(left) : 8);
-}
-MSCCLPP_DEVICE_INLINE void storeMessageWord(uint8_t* message, uint64_t bytes, uint64_t i, uint64_t word) {
-  uint8_t* const at = message + i * 8;
-  const uint64_t left = bytes - i * 8;
-  if (left >= 8 && isAligned<8>(message)) {
-    store8(at, word);
-  } else {
-    storeAny(at, left < 8 ? static_cast<uint32_t>(left) : 8, word);
-  }
-}
 
 // ---- what becomes of the words of the ranks
 

@@ -10,39 +10,6 @@
 namespace mscclpp {
 namespace detail {
 
-// Packet i of a message is word i with two flags, which differ once 2^32 calls have been made. So the contents that a
-// place got 2^32 calls earlier are not taken for a new packet.
-struct Ll16Packets {
-  uint32_t first, second;
-
-  MSCCLPP_DEVICE_INLINE explicit Ll16Packets(uint64_t epoch)
-      : first(static_cast<uint32_t>(epoch)), second(first + static_cast<uint32_t>(epoch >> 32) * 0x9e3779b9u) {}
-
-  MSCCLPP_DEVICE_INLINE void put(uint8_t* at, uint64_t word) const {
-    [[maybe_unused]] const detail::AsPacket asPacket;
-    storePair(at, Bytes16{(word & 0xffffffffu) | static_cast<uint64_t>(first) << 32,
-                          word >> 32 | static_cast<uint64_t>(second) << 32});
-  }
-  MSCCLPP_DEVICE_INLINE static Bytes16 load(const uint8_t* at) {
-    [[maybe_unused]] const detail::AsPacket asPacket;
-    return loadPair(at);
-  }
-  MSCCLPP_DEVICE_INLINE bool isThere(Bytes16 packet) const {
-    return packet.low >> 32 == first && packet.high >> 32 == second;
-  }
-  MSCCLPP_DEVICE_INLINE static uint64_t wordOf(Bytes16 packet) { return (packet.low & 0xffffffffu) | packet.high << 32; }
-  MSCCLPP_DEVICE_INLINE bool take(const uint8_t* at, uint64_t& word, uint32_t* status) const {
-    Bytes16 packet;
-    const auto came = [&] {
-      packet = load(at);
-      return isThere(packet);
-    };
-    const bool done = came() || pollUntil<1>(came, -1, status);
-    word = wordOf(packet);
-    return done;
-  }
-};
-
 // Takes the data of several ranks. `came` looks at all that are `due`, a bit for each, and returns those that are still
 // missing. `poll` waits until its argument returns true, for the first that is due.
 template <class Came, class Poll>

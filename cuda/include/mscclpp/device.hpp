@@ -44,6 +44,13 @@
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 #endif
 
+// The attribute of a kernel's parameter that is only read, and may be read in place.
+#if defined(MSCCLPP_DEVICE_CUDA)
+#define MSCCLPP_GRID_CONSTANT __grid_constant__
+#else
+#define MSCCLPP_GRID_CONSTANT
+#endif
+
 // The types of <cstdint>. NVRTC has none of them. The other compilers name theirs in predefined macros, and declaring
 // a type a second time as what it already is changes nothing, so this stands beside <cstdint> in either order.
 // A program for NVRTC that brings its own types defines MSCCLPP_NO_FIXED_WIDTH_TYPES before it includes this.

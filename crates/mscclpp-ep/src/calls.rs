@@ -1,0 +1,178 @@
+//! What a program asks for.
+
+use crate::{Memory, Routed};
+
+/// The type of the experts' numbers in `topk_ids`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum IdType {
+    /// Signed, 4 bytes.
+    #[default]
+    I32,
+    /// Signed, 8 bytes.
+    I64,
+}
+
+impl IdType {
+    pub(crate) const fn size(self) -> u64 {
+        match self {
+            Self::I32 => 4,
+            Self::I64 => 8,
+        }
+    }
+}
+
+/// How a rank gets the rows that come to it. R is the number of ranks, C the capacity, L the number of this rank's experts, K
+/// the number of choices. Each tensor that travels has memory of its own, with rows side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// `[R, C]`: row `n` of a rank is its `n`-th token for this rank. Nothing is copied: [`Routed::received`] says where the
+    /// rows are, and they stay there until a [`combine`](crate::Experts::combine) or
+    /// [`release`](crate::Experts::release).
+    Rank,
+    /// One row for each token that came, by rank, then by its number there. R x C rows have room for all.
+    Token,
+    /// `[L, R x C]`: an expert's rows in that order, a row for each token that chose it. All L x R x C rows have memory.
+    Expert,
+    /// The same rows side by side: an expert begins at the next multiple of `alignment` after the one before it.
+    /// R x C x min(K, L) + L x (`alignment` - 1) rows have room for all.
+    Flat {
+        /// At least 1.
+        alignment: u32,
+    },
+}
+
+impl Layout {
+    /// `EpLayout` of the headers.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Rank => 0,
+            Self::Token => 1,
+            Self::Expert => 2,
+            Self::Flat { .. } => 3,
+        }
+    }
+}
+
+/// A dispatch of this rank's tokens, for [`Experts::dispatch`](crate::Experts::dispatch).
+#[derive(Debug, Clone)]
+#[must_use = "nothing is sent before Experts::dispatch"]
+pub struct Dispatch {
+    pub(crate) tokens: usize,
+    pub(crate) ids: Memory,
+    pub(crate) id_type: IdType,
+    pub(crate) weights: Option<Memory>,
+    pub(crate) rows: Vec<Memory>,
+    pub(crate) layout: Layout,
+    pub(crate) out: Vec<Memory>,
+    pub(crate) micro_batch: usize,
+    pub(crate) zero_rest: bool,
+}
+
+impl Dispatch {
+    /// `tokens` tokens, which may be none, and may be another number on each rank. `topk_ids` has K numbers of experts for each;
+    /// -1 is none. `rows` is the first tensor: a row for each token. The layout is [`Layout::Rank`], if no other is given.
+    pub fn new(tokens: usize, topk_ids: impl Into<Memory>, rows: impl Into<Memory>) -> Self {
+        Self {
+            tokens,
+            ids: topk_ids.into(),
+            id_type: IdType::default(),
+            weights: None,
+            rows: vec![rows.into()],
+            layout: Layout::Rank,
+            out: Vec::new(),
+            micro_batch: 0,
+            zero_rest: false,
+        }
+    }
+
+    /// The type of `topk_ids`: [`IdType::I32`] if not given.
+    pub fn ids_of(mut self, id_type: IdType) -> Self {
+        self.id_type = id_type;
+        self
+    }
+
+    /// The weights of the choices, K floats for each token, which travel with the tokens. If not given, all are 1, unless
+    /// [`Combine::weights`] gives others.
+    pub fn weights(mut self, topk_weights: impl Into<Memory>) -> Self {
+        self.weights = Some(topk_weights.into());
+        self
+    }
+
+    /// The next tensor, of those that [`also`](crate::ExpertsBuilder::also) names.
+    pub fn with(mut self, rows: impl Into<Memory>) -> Self {
+        self.rows.push(rows.into());
+        self
+    }
+
+    /// Puts what comes into a layout, with its first tensor at `rows`.
+    pub fn into(mut self, layout: Layout, rows: impl Into<Memory>) -> Self {
+        self.layout = layout;
+        self.out = vec![rows.into()];
+        self
+    }
+
+    /// The memory for the next tensor that comes. Of quantised tokens the second is for the scales.
+    pub fn and(mut self, rows: impl Into<Memory>) -> Self {
+        self.out.push(rows.into());
+        self
+    }
+
+    /// The micro-batch, 0 or 1: 0 if not given. Two may be under way at once.
+    pub fn micro_batch(mut self, micro_batch: usize) -> Self {
+        self.micro_batch = micro_batch;
+        self
+    }
+
+    /// Makes the rows of the layout zero that nobody sent: `false`, if not given. Not for [`Layout::Rank`].
+    pub fn zero_rest(mut self, zero: bool) -> Self {
+        self.zero_rest = zero;
+        self
+    }
+}
+
+/// A combine, for [`Experts::combine`](crate::Experts::combine).
+#[derive(Debug, Clone)]
+#[must_use = "nothing is summed before Experts::combine"]
+pub struct Combine<'a> {
+    pub(crate) routed: &'a Routed,
+    pub(crate) rows: Memory,
+    pub(crate) weights: Option<Memory>,
+    pub(crate) bias: Option<Memory>,
+    pub(crate) out: Memory,
+    pub(crate) exact: bool,
+}
+
+impl<'a> Combine<'a> {
+    /// The rows that the experts made, where the layout of the dispatch has their tokens, and the memory for a row for each
+    /// token of this rank. Rows have the numbers and the type of the set-up, also if tokens travelled as something else.
+    ///
+    /// [`Layout::Expert`] and [`Layout::Flat`] have a row for each choice: it is multiplied by the choice's weight.
+    /// [`Layout::Rank`] (here `[R, C]` rows side by side) and [`Layout::Token`] have one row for all choices of a token on this
+    /// rank, which is summed as it is.
+    pub fn new(routed: &'a Routed, rows: impl Into<Memory>, out: impl Into<Memory>) -> Self {
+        Self { routed, rows: rows.into(), weights: None, bias: None, out: out.into(), exact: false }
+    }
+
+    /// The weights of this rank's tokens, K floats for each, in place of those of the dispatch. All ranks give some, or none
+    /// does. Without [`exact`](Self::exact) they travel to the experts' ranks first.
+    pub fn weights(mut self, topk_weights: impl Into<Memory>) -> Self {
+        self.weights = Some(topk_weights.into());
+        self
+    }
+
+    /// A row for each token of this rank that is added last.
+    pub fn bias(mut self, rows: impl Into<Memory>) -> Self {
+        self.bias = Some(rows.into());
+        self
+    }
+
+    /// Brings the row of every choice to the token's rank, which sums them all and rounds once: the bits of one device with all
+    /// experts. Otherwise each rank sums the rows of its experts, rounds, and sends one row. All ranks give the same. For
+    /// [`Layout::Expert`] and [`Layout::Flat`], of experts that were set up [for it](crate::ExpertsBuilder::exact).
+    pub fn exact(mut self) -> Self {
+        self.exact = true;
+        self
+    }
+}

@@ -1,0 +1,96 @@
+use mscclpp::{ErrorKind, Report};
+
+/// The result of this crate's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of experts.
+#[derive(Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call can never be right as it is.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// A dispatch of this rank had a choice that is no expert. It counted as none.
+    #[error("token {token} has a choice that is neither -1 nor one of the {experts} experts")]
+    NoExpert {
+        /// The number of the token.
+        token: usize,
+        /// How many experts there are.
+        experts: usize,
+    },
+    /// More rows came than the memory of a [`Layout`](crate::Layout) holds. The others are not there, and no combine sums them.
+    #[error(
+        "more rows came than the memory of the layout holds: give dispatch memory for more rows, or none for the most"
+    )]
+    Dropped,
+    /// A rank called dispatch with more tokens than the capacity. It sent none.
+    #[error(
+        "rank {rank} called dispatch with more than {capacity} tokens, which is the capacity: it sent none"
+    )]
+    TooManyTokens {
+        /// The rank.
+        rank: usize,
+        /// The most tokens of a rank.
+        capacity: usize,
+    },
+    /// A wait for another rank ended before what it waited for had come: the rank died, or somebody gave up. These experts
+    /// cannot be used any more.
+    #[error(
+        "the experts of rank {rank} cannot be used any more; make new ones{}: {}",
+        if .source.kind() == ErrorKind::Remote { ", of the ranks that are left" } else { "" },
+        Report(.source.as_ref())
+    )]
+    Failed {
+        /// This rank.
+        rank: usize,
+        /// Why. The message has its causes, too.
+        source: Box<mscclpp::Error>,
+    },
+    /// A layer below failed, or the ranks do not agree: [`Differ`](mscclpp::Error::Differ) and
+    /// [`Malformed`](mscclpp::Error::Malformed).
+    #[error(transparent)]
+    Below(mscclpp::Error),
+}
+
+mscclpp_os::debug_as_report!(Error);
+
+impl Error {
+    /// The kind of the error, which says what a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InvalidArgument(_) | Self::NoExpert { .. } | Self::Dropped | Self::TooManyTokens { .. } => {
+                ErrorKind::InvalidUsage
+            }
+            Self::Failed { source, .. } => source.kind(),
+            Self::Below(error) => error.kind(),
+        }
+    }
+}
+
+impl From<mscclpp::Error> for Error {
+    fn from(error: mscclpp::Error) -> Self {
+        match error {
+            mscclpp::Error::InvalidArgument(why) => Self::InvalidArgument(why),
+            error => Self::Below(error),
+        }
+    }
+}
+
+impl From<mscclpp::errors::GpuError> for Error {
+    fn from(error: mscclpp::errors::GpuError) -> Self {
+        Self::Below(error.into())
+    }
+}
+
+impl From<mscclpp::errors::CoreError> for Error {
+    fn from(error: mscclpp::errors::CoreError) -> Self {
+        Self::Below(error.into())
+    }
+}
+
+impl From<mscclpp::errors::BootstrapError> for Error {
+    fn from(error: mscclpp::errors::BootstrapError) -> Self {
+        Self::Below(error.into())
+    }
+}

@@ -1,0 +1,118 @@
+//! The parameters of kernels: the structs of `ep_call_device.hpp`.
+
+use mscclpp::{DevicePtr, gpu::KernelParam};
+
+/// `EpMaxRanks`: the most ranks.
+#[allow(unreachable_pub, reason = "a test compiles this file as its own")]
+pub const MAX_RANKS: usize = 16;
+/// `EpMaxParts`.
+pub(crate) const PARTS: usize = 4;
+/// `EpMaxSegments`.
+pub(crate) const SEGMENTS: usize = 5;
+/// `EpMaxTopK`.
+pub(crate) const MAX_TOP_K: u32 = 64;
+/// `EpLine`.
+pub(crate) const LINE: u64 = 128;
+/// `EpFirstEpoch`.
+pub(crate) const FIRST_EPOCH: u64 = 8;
+/// The number of problems of `EpProblem`.
+pub(crate) const PROBLEMS: u64 = 3;
+
+/// `EpHandle`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct EpHandle {
+    pub(crate) scratch: [DevicePtr; MAX_RANKS],
+    pub(crate) status: [DevicePtr; MAX_RANKS],
+    pub(crate) words: DevicePtr,
+    pub(crate) experts: DevicePtr,
+    pub(crate) problems: DevicePtr,
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) max_blocks: u32,
+    pub(crate) micro_batches: u32,
+    pub(crate) n_experts: u32,
+    pub(crate) top_k: u32,
+    pub(crate) capacity: u32,
+    pub(crate) local: u32,
+    pub(crate) most_local: u32,
+    pub(crate) packet_tokens: u32,
+    pub(crate) parts: u32,
+    pub(crate) hidden: u32,
+    pub(crate) quantisation: u32,
+    pub(crate) source_type: u32,
+    pub(crate) result_bytes: u32,
+    pub(crate) result_stride: u32,
+    pub(crate) segment_bytes: [u32; SEGMENTS],
+    pub(crate) segment_stride: [u32; SEGMENTS],
+    pub(crate) segment_word: [u32; SEGMENTS],
+    pub(crate) row_words: u32,
+    pub(crate) places: Places,
+}
+
+/// The offsets at the end of `EpHandle`: in the scratch of a micro-batch, and in the tables of a routing.
+#[derive(Debug, Clone, Copy, Default, KernelParam)]
+#[repr(C)]
+pub(crate) struct Places {
+    pub(crate) segments: [u64; SEGMENTS],
+    pub(crate) lines: u64,
+    pub(crate) headers: u64,
+    pub(crate) packets: u64,
+    pub(crate) results: u64,
+    pub(crate) choice_results: u64,
+    pub(crate) result_packets: u64,
+    pub(crate) weight_packets: u64,
+    pub(crate) micro_batch_bytes: u64,
+    pub(crate) table_offsets: u64,
+    pub(crate) table_rows: u64,
+    pub(crate) table_choices: u64,
+    pub(crate) table_weights: u64,
+    pub(crate) table_received: u64,
+}
+
+/// `EpCounts`.
+#[derive(Debug, Clone, Copy, Default, KernelParam)]
+#[repr(C)]
+pub(crate) struct EpCounts {
+    pub(crate) epoch: u64,
+    pub(crate) tokens: u32,
+    pub(crate) layout: u32,
+    pub(crate) sent: [u32; MAX_RANKS],
+    pub(crate) received: [u32; MAX_RANKS],
+    pub(crate) theirs: [u32; MAX_RANKS],
+}
+
+/// `EpDispatch`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct EpDispatch {
+    pub(crate) ids: DevicePtr,
+    pub(crate) weights: DevicePtr,
+    pub(crate) rows: [DevicePtr; PARTS],
+    pub(crate) tables: DevicePtr,
+    pub(crate) out: [DevicePtr; PARTS],
+    pub(crate) out_rows: u64,
+    pub(crate) tokens: u32,
+    pub(crate) id_bytes: u32,
+    pub(crate) layout: u32,
+    pub(crate) alignment: u32,
+    pub(crate) micro_batch: u32,
+    pub(crate) again: u32,
+    pub(crate) refused: u32,
+    pub(crate) zero: u32,
+}
+
+/// `EpCombine`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct EpCombine {
+    pub(crate) rows: DevicePtr,
+    pub(crate) tables: DevicePtr,
+    pub(crate) weights: DevicePtr,
+    pub(crate) bias: DevicePtr,
+    pub(crate) out: DevicePtr,
+    pub(crate) tokens: u32,
+    pub(crate) micro_batch: u32,
+    pub(crate) exact: u32,
+    pub(crate) one_row: u32,
+}

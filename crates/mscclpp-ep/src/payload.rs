@@ -1,0 +1,113 @@
+//! What travels for a token.
+
+use crate::{Error, Result, handle::PARTS};
+
+/// The type of the numbers of tokens, and of the rows that [`combine`](crate::Experts::combine) sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum NumberType {
+    /// The upper half of an `F32`.
+    #[default]
+    Bf16,
+    /// Half precision.
+    F16,
+    /// Single precision.
+    F32,
+}
+
+impl NumberType {
+    /// The size of one number, in bytes.
+    #[must_use]
+    pub const fn size(self) -> u64 {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+
+    /// `ReduceType` of the headers.
+    pub(crate) fn reduce_type(self) -> u32 {
+        match self {
+            Self::F16 => 6,
+            Self::F32 => 7,
+            Self::Bf16 => 9,
+        }
+    }
+
+    pub(crate) fn kernel(self) -> &'static str {
+        match self {
+            Self::Bf16 => "ep_combine_bf16",
+            Self::F16 => "ep_combine_f16",
+            Self::F32 => "ep_combine_f32",
+        }
+    }
+}
+
+/// How tokens of [`NumberType::Bf16`] or [`NumberType::F16`] become numbers of one byte on their way. A receiver gets two tensors:
+/// numbers of type e4m3, and the scales. 128 numbers, or what is left at the end of a row, have one scale: the largest absolute
+/// value, at least 1e-4, divided by 448.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Quantisation {
+    /// A scale is a float.
+    E4m3,
+    /// A scale is the next power of two: one byte, the exponent plus 127. A row has a multiple of 4 of them; those behind the
+    /// last are zero.
+    E4m3Ue8m0,
+}
+
+/// What a program sends for each token.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Payload {
+    pub(crate) hidden: u64,
+    pub(crate) number_type: NumberType,
+    pub(crate) quantisation: Option<Quantisation>,
+    /// The bytes of a token's row, if its numbers are of no [`NumberType`].
+    pub(crate) row_bytes: Option<u64>,
+    /// The bytes of the other tensors' rows.
+    pub(crate) others: Vec<u64>,
+}
+
+impl Payload {
+    /// The sizes of the tensors' rows as a program gives them.
+    pub(crate) fn given(&self) -> Vec<u64> {
+        let first = self.row_bytes.unwrap_or(self.hidden * self.number_type.size());
+        [first].into_iter().chain(self.others.iter().copied()).collect()
+    }
+
+    /// The sizes of the tensors' rows as they travel and are received.
+    pub(crate) fn travelling(&self) -> Vec<u64> {
+        let groups = self.hidden.div_ceil(128);
+        let first = match self.quantisation {
+            None => return self.given(),
+            Some(Quantisation::E4m3) => [self.hidden, 4 * groups],
+            Some(Quantisation::E4m3Ue8m0) => [self.hidden, groups.next_multiple_of(4)],
+        };
+        first.into_iter().chain(self.others.iter().copied()).collect()
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |why: String| Err(Error::InvalidArgument(why));
+        let Self { hidden, number_type, .. } = self;
+        if *hidden == 0 || !hidden.is_multiple_of(4) || *hidden > 1 << 20 {
+            return invalid(format!("hidden({hidden}); give a multiple of 4, up to {}", 1 << 20));
+        }
+        if self.quantisation.is_some() && (*number_type == NumberType::F32 || self.row_bytes.is_some()) {
+            return invalid("quantise() is for tokens of type Bf16 or F16".to_owned());
+        }
+        let travelling = self.travelling();
+        if travelling.len() > PARTS {
+            return invalid(format!(
+                "{} tensors travel for a token, and {PARTS} are the most",
+                travelling.len()
+            ));
+        }
+        match self.given().iter().find(|bytes| **bytes == 0 || !bytes.is_multiple_of(4) || **bytes > 1 << 22)
+        {
+            Some(bytes) => {
+                invalid(format!("a row of {bytes} bytes; give a multiple of 4, up to {}", 1 << 22))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The routing of a dispatch.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use mscclpp::{DeviceBuffer, DevicePtr, Gpu};
+use parking_lot::Mutex;
+
+use crate::{
+    Error, Layout, Result,
+    handle::{EpCounts, EpHandle},
+};
+
+/// The tables of routings, of which some are in use.
+#[derive(Debug, Default)]
+pub(crate) struct Pool(Mutex<Vec<Arc<DeviceBuffer>>>);
+
+/// How many tables that nobody uses are kept.
+const KEPT: usize = 4;
+
+impl Pool {
+    /// Tables that nobody else has: no routing, launch or graph.
+    pub(crate) fn take(&self, gpu: &Gpu, bytes: u64) -> Result<Arc<DeviceBuffer>> {
+        let mut tables = self.0.lock();
+        if let Some(free) = tables.iter().find(|tables| Arc::strong_count(tables) == 1) {
+            return Ok(free.clone());
+        }
+        let new = Arc::new(gpu.allocate(bytes)?);
+        if tables.len() < KEPT {
+            tables.push(new.clone());
+        }
+        Ok(new)
+    }
+}
+
+/// The routing of a dispatch: which row of which rank each token has, and what came. It does not age: any number of later calls
+/// of the same experts may use it.
+#[derive(Debug)]
+pub struct Routed {
+    pub(crate) tables: Arc<DeviceBuffer>,
+    pub(crate) tokens: usize,
+    pub(crate) layout: Layout,
+    pub(crate) micro_batch: usize,
+    /// The experts that made it, as a number of this process.
+    pub(crate) of: u32,
+    pub(crate) handle: EpHandle,
+    /// Where this rank's rows of the micro-batch are.
+    pub(crate) scratch: DevicePtr,
+}
+
+/// Numbers the experts of this process.
+pub(crate) fn next_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Where the rows of a tensor are that came in [`Layout::Rank`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Received {
+    /// The address of row 0 of rank 0.
+    pub ptr: DevicePtr,
+    /// The bytes of a row.
+    pub row_bytes: u64,
+    /// The bytes from a row to the next one of the same rank.
+    pub row_stride: u64,
+    /// The bytes from the rows of a rank to those of the next.
+    pub rank_stride: u64,
+}
+
+impl Routed {
+    /// The number of this rank's tokens.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// The layout in which the tokens came.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Where the rows of tensor `part` are that came in [`Layout::Rank`], until the next dispatch of the same micro-batch. Kernels
+    /// that read them come before the combine or the release in their stream.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for another layout, or a tensor that does not exist.
+    pub fn received(&self, part: usize) -> Result<Received> {
+        if self.layout != Layout::Rank {
+            return Err(Error::InvalidArgument(format!(
+                "received() is for Layout::Rank, and this dispatch had {:?}",
+                self.layout
+            )));
+        }
+        let parts = self.handle.parts as usize;
+        if part >= parts {
+            return Err(Error::InvalidArgument(format!("tensor {part} of {parts} that travel")));
+        }
+        let row_stride = u64::from(self.handle.segment_stride[part]);
+        Ok(Received {
+            ptr: self.scratch.add(self.handle.places.segments[part]),
+            row_bytes: self.handle.segment_bytes[part].into(),
+            row_stride,
+            rank_stride: row_stride * u64::from(self.handle.capacity),
+        })
+    }
+
+    /// How many rows came from each rank. The dispatch is complete; waits until the device has answered.
+    ///
+    /// # Errors
+    /// [`Error::Below`] if the device does not answer.
+    pub fn rows_of_ranks(&self) -> Result<Vec<u32>> {
+        Ok(self.counts()?.received[..self.handle.ranks as usize].to_vec())
+    }
+
+    /// How many rows came for each expert of this rank. The dispatch is complete; waits until the device has answered.
+    ///
+    /// # Errors
+    /// [`Error::Below`] if the device does not answer.
+    pub fn rows_of_experts(&self) -> Result<Vec<u32>> {
+        let mut rows = vec![0; self.handle.local as usize];
+        self.tables.read_params(size_of::<EpCounts>() as u64, &mut rows)?;
+        Ok(rows)
+    }
+
+    /// The address of the counts of [`Self::rows_of_experts`], as 32-bit numbers in device memory.
+    #[must_use]
+    pub fn rows_of_experts_on_device(&self) -> DevicePtr {
+        self.tables.ptr().add(size_of::<EpCounts>() as u64)
+    }
+
+    /// Where the rows of each expert begin in [`Layout::Flat`], and where the last one's end, as 32-bit numbers in device memory:
+    /// one more than this rank has experts.
+    #[must_use]
+    pub fn offsets_on_device(&self) -> DevicePtr {
+        self.tables.ptr().add(self.handle.places.table_offsets)
+    }
+
+    /// What came with row `n` of rank `rank`: the number of the token there, the local expert of each choice (-1 for those
+    /// elsewhere), and the weights. The dispatch is complete; waits until the device has answered.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a row that cannot be; [`Error::Below`] if the device does not answer.
+    pub fn row(&self, rank: usize, n: usize) -> Result<(u32, Vec<i32>, Vec<f32>)> {
+        let handle = &self.handle;
+        if rank >= handle.ranks as usize || n >= handle.capacity as usize {
+            return Err(Error::InvalidArgument(format!(
+                "row {n} of rank {rank}, of {} rows of {} ranks",
+                handle.capacity, handle.ranks
+            )));
+        }
+        let along = u64::from(handle.segment_stride[handle.parts as usize]);
+        let at = handle.places.table_received + (rank as u64 * u64::from(handle.capacity) + n as u64) * along;
+        let choices = handle.top_k as usize;
+        let (mut token, mut ids, mut weights) = ([0u32], vec![0i32; choices], vec![0f32; choices]);
+        self.tables.read_params(at, &mut token)?;
+        self.tables.read_params(at + 4, &mut ids)?;
+        self.tables.read_params(at + 4 + 4 * choices as u64, &mut weights)?;
+        Ok((token[0], ids, weights))
+    }
+
+    fn counts(&self) -> Result<EpCounts> {
+        let mut counts = [EpCounts::default()];
+        self.tables.read_params(0, &mut counts)?;
+        Ok(counts[0])
+    }
+}

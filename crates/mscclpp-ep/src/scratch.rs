@@ -1,0 +1,269 @@
+//! What the ranks agree on, and what follows from it: where everything lies in the scratch and in the tables of a routing.
+
+use mscclpp::DevicePtr;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    Error, Result,
+    handle::{EpCounts, EpHandle, LINE, MAX_RANKS, MAX_TOP_K, PROBLEMS, Places, SEGMENTS},
+    payload::{NumberType, Payload, Quantisation},
+};
+
+/// The most shared memory of a block that depends on the experts.
+const MOST_SHARED: u64 = 32 << 10;
+/// A packet has 8 bytes of data.
+const PACKET: u64 = 16;
+
+/// What all ranks give alike.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) experts: u64,
+    pub(crate) top_k: u64,
+    pub(crate) capacity: u64,
+    pub(crate) payload: Payload,
+    /// The rank of each expert; none for the usual ones.
+    pub(crate) map: Option<Vec<usize>>,
+    pub(crate) micro_batches: u64,
+    pub(crate) exact: bool,
+    pub(crate) packet_tokens: u64,
+    pub(crate) max_blocks: u64,
+    pub(crate) calls_at_once: u32,
+}
+
+impl Settings {
+    /// The rank of each expert, of so many ranks.
+    fn ranks_of_experts(&self, ranks: usize) -> Vec<usize> {
+        match &self.map {
+            Some(map) => map.clone(),
+            None => (0..self.experts)
+                .map(|e| (e as u128 * ranks as u128 / u128::from(self.experts)) as usize)
+                .collect(),
+        }
+    }
+
+    /// Checks them for so many ranks.
+    pub(crate) fn check(&self, ranks: usize) -> Result<()> {
+        let invalid = |why: String| Err(Error::InvalidArgument(why));
+        let Self { experts, top_k, capacity, map, micro_batches, .. } = self;
+        self.payload.check()?;
+        if ranks > MAX_RANKS {
+            return invalid(format!("experts of {ranks} ranks; {MAX_RANKS} are the most"));
+        }
+        if *experts == 0 || *experts > 1 << 15 {
+            return invalid(format!("experts({experts}); give 1 to {}", 1 << 15));
+        }
+        if *top_k == 0 || *top_k > u64::from(MAX_TOP_K) {
+            return invalid(format!("top_k({top_k}); give 1 to {MAX_TOP_K}"));
+        }
+        if !(1..=2).contains(micro_batches) {
+            return invalid(format!("micro_batches({micro_batches}); give 1 or 2"));
+        }
+        if let Some(map) = map
+            && (map.len() as u64 != *experts || map.iter().any(|rank| *rank >= ranks))
+        {
+            return invalid(format!(
+                "expert_map of {} experts with ranks up to {}; there are {experts} experts and {ranks} ranks",
+                map.len(),
+                map.iter().max().unwrap_or(&0)
+            ));
+        }
+        let (most_local, rows) = (self.most_local(ranks), ranks as u64 * capacity);
+        if *capacity == 0 || most_local.saturating_mul(rows) >= 1 << 31 {
+            return invalid(format!(
+                "capacity({capacity}) of {ranks} ranks and {most_local} experts of a rank; give at least 1, and so few that their \
+                 product is less than 2^31"
+            ));
+        }
+        let shared = self.shared_bytes(ranks);
+        if shared > MOST_SHARED {
+            return invalid(format!(
+                "{experts} experts, up to {most_local} of a rank, need {shared} bytes of shared memory of a block, of {MOST_SHARED}: \
+                 give less experts, or spread them evenly"
+            ));
+        }
+        Ok(())
+    }
+
+    fn most_local(&self, ranks: usize) -> u64 {
+        let mut local = vec![0u64; ranks.max(1)];
+        self.ranks_of_experts(ranks).into_iter().for_each(|rank| local[rank] += 1);
+        local.into_iter().max().unwrap_or(0)
+    }
+
+    /// The dynamic shared memory of a block of dispatch: see `EpDispatcher`.
+    pub(crate) fn shared_bytes(&self, ranks: usize) -> u64 {
+        let (ranks, local) = (ranks as u64, self.most_local(ranks));
+        4 * (self.experts + ranks).max(ranks * local + 2 * local + 1)
+    }
+
+    /// The words that [`agree`](mscclpp::engine::Group::agree) compares.
+    pub(crate) fn agreed(&self, ranks: usize) -> Vec<(&'static str, u64)> {
+        let mut map = Sha256::new();
+        self.ranks_of_experts(ranks).iter().for_each(|rank| map.update([*rank as u8]));
+        let digest = map.finalize();
+        let map = u64::from_le_bytes(std::array::from_fn(|i| digest[i]));
+        let Payload { hidden, number_type, quantisation, .. } = &self.payload;
+        let travelling = self.payload.travelling();
+        let row = |i: usize| travelling.get(i).copied().unwrap_or(0);
+        vec![
+            ("experts", self.experts),
+            ("top_k", self.top_k),
+            ("hidden", *hidden),
+            ("capacity", self.capacity),
+            ("expert_map (a digest)", map),
+            ("number_type (ReduceType)", number_type.reduce_type().into()),
+            ("quantise", quantisation_of(*quantisation).into()),
+            ("bytes of the first tensor's rows", row(0)),
+            ("bytes of the second tensor's rows", row(1)),
+            ("bytes of the third tensor's rows", row(2)),
+            ("bytes of the fourth tensor's rows", row(3)),
+            ("micro_batches", self.micro_batches),
+            ("exact", self.exact.into()),
+            ("packets_up_to", self.packet_tokens),
+            ("max_blocks", self.max_blocks),
+            ("calls_at_once", self.calls_at_once.into()),
+        ]
+    }
+
+    /// For each expert its rank, times 2^16, plus its number there.
+    pub(crate) fn experts_of_kernels(&self, ranks: usize) -> Vec<u32> {
+        let mut next = vec![0u32; ranks];
+        let entry = |rank: usize| {
+            let local = next[rank];
+            next[rank] += 1;
+            (rank as u32) << 16 | local
+        };
+        self.ranks_of_experts(ranks).into_iter().map(entry).collect()
+    }
+}
+
+fn quantisation_of(quantisation: Option<Quantisation>) -> u32 {
+    match quantisation {
+        None => 0,
+        Some(Quantisation::E4m3) => 1,
+        Some(Quantisation::E4m3Ue8m0) => 2,
+    }
+}
+
+/// Where everything lies.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    /// The parameter of kernels, without addresses.
+    pub(crate) handle: EpHandle,
+    /// The bytes of the scratch of a rank.
+    pub(crate) scratch_bytes: u64,
+    /// The bytes of the tables of a routing.
+    pub(crate) table_bytes: u64,
+}
+
+/// Hands out parts of memory, one behind the other.
+#[derive(Default)]
+struct Room(u64);
+
+impl Room {
+    fn take(&mut self, bytes: u64) -> u64 {
+        let at = self.0;
+        self.0 += bytes.next_multiple_of(LINE);
+        at
+    }
+}
+
+impl Layout {
+    /// For rank `rank` of `ranks`. The settings have been checked.
+    pub(crate) fn new(settings: &Settings, rank: usize, ranks: usize) -> Self {
+        let Settings {
+            experts,
+            top_k,
+            capacity,
+            payload,
+            micro_batches,
+            exact,
+            packet_tokens,
+            max_blocks,
+            ..
+        } = settings;
+        let (experts, top_k, capacity) = (*experts, *top_k, *capacity);
+        let packet_tokens = (*packet_tokens).min(capacity);
+        let (n, most_local) = (ranks as u64, settings.most_local(ranks));
+        let local = settings.ranks_of_experts(ranks).iter().filter(|of| **of == rank).count();
+
+        // The segments of a row: the tensors, and behind them what the library sends along.
+        let parts = payload.travelling();
+        let along = 4 + 12 * top_k;
+        let mut bytes = [0; SEGMENTS];
+        for (bytes, part) in bytes.iter_mut().zip(parts.iter().copied().chain([along])) {
+            *bytes = part;
+        }
+        let words = |bytes: u64| bytes.div_ceil(8);
+        let mut segment_word = [0u32; SEGMENTS];
+        let mut row_words = 0;
+        for (first, bytes) in segment_word.iter_mut().zip(bytes).take(parts.len() + 1) {
+            *first = row_words as u32;
+            row_words += words(bytes);
+        }
+        let strides = bytes.map(|bytes| bytes.next_multiple_of(16));
+        let result_bytes = payload.hidden * payload.number_type.size();
+
+        let (mut room, mut places) = (Room::default(), Places::default());
+        places.lines = room.take(4 * MAX_RANKS as u64 * LINE);
+        places.headers = room.take(n * (most_local + 2) * PACKET);
+        places.packets = room.take(n * packet_tokens * row_words * PACKET);
+        for (at, stride) in places.segments.iter_mut().zip(strides).take(parts.len() + 1) {
+            *at = room.take(n * capacity * stride);
+        }
+        places.results = room.take(n * capacity * result_bytes.next_multiple_of(16));
+        let choices = if *exact { top_k } else { 0 };
+        places.choice_results = room.take(choices * capacity * result_bytes.next_multiple_of(16));
+        places.result_packets = room.take(n.max(choices) * packet_tokens * words(result_bytes) * PACKET);
+        places.weight_packets = room.take(n * capacity * top_k.div_ceil(2) * PACKET);
+        places.micro_batch_bytes = room.0;
+
+        let mut tables = Room::default();
+        tables.take(size_of::<EpCounts>() as u64 + 4 * local as u64);
+        places.table_offsets = tables.take(4 * (local as u64 + 1));
+        places.table_rows = tables.take(4 * capacity * n);
+        places.table_choices = tables.take(4 * capacity * top_k);
+        places.table_weights = tables.take(4 * capacity * top_k);
+        places.table_received = tables.take(n * capacity * along.next_multiple_of(16));
+
+        let handle = EpHandle {
+            scratch: [DevicePtr::NULL; MAX_RANKS],
+            status: [DevicePtr::NULL; MAX_RANKS],
+            words: DevicePtr::NULL,
+            experts: DevicePtr::NULL,
+            problems: DevicePtr::NULL,
+            rank: rank as u32,
+            ranks: ranks as u32,
+            max_blocks: *max_blocks as u32,
+            micro_batches: *micro_batches as u32,
+            n_experts: experts as u32,
+            top_k: top_k as u32,
+            capacity: capacity as u32,
+            local: local as u32,
+            most_local: most_local as u32,
+            packet_tokens: packet_tokens as u32,
+            parts: parts.len() as u32,
+            hidden: payload.hidden as u32,
+            quantisation: quantisation_of(payload.quantisation),
+            source_type: payload.number_type.reduce_type(),
+            result_bytes: result_bytes as u32,
+            result_stride: result_bytes.next_multiple_of(16) as u32,
+            segment_bytes: bytes.map(|bytes| bytes as u32),
+            segment_stride: strides.map(|stride| stride as u32),
+            segment_word,
+            row_words: row_words as u32,
+            places,
+        };
+        Self { handle, scratch_bytes: micro_batches * places.micro_batch_bytes, table_bytes: tables.0 }
+    }
+}
+
+/// The bytes of the words in which kernels say what was wrong with a call.
+pub(crate) const PROBLEM_BYTES: u64 = 4 * PROBLEMS;
+
+impl NumberType {
+    /// The alignment of tensors with rows of so many bytes, as kernels access them.
+    pub(crate) fn alignment_of(row_bytes: u64) -> u64 {
+        if row_bytes.is_multiple_of(8) { 8 } else { 4 }
+    }
+}

@@ -1,0 +1,6 @@
+//! The tests of experts, whose ranks are threads of this process.
+
+mod calls;
+mod errors;
+mod oracle;
+mod support;

@@ -1,0 +1,59 @@
+//! The parameters of kernels have the same layout in Rust as a C++ compiler gives it from the headers.
+
+#[allow(dead_code, reason = "only the layout is looked at")]
+#[path = "../src/handle.rs"]
+mod handle;
+
+use std::mem::offset_of;
+
+use handle::{
+    EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS,
+    SEGMENTS,
+};
+use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
+
+fn main() {
+    layout::main(mscclpp_kernels::HEADERS, &[("ep_device.hpp", facts)]);
+}
+
+fn facts() -> Vec<Fact> {
+    let mut facts: Vec<Fact> = sizes::<EpHandle>("EpHandle")
+        .into_iter()
+        .chain(sizes::<EpCounts>("EpCounts"))
+        .chain(sizes::<EpDispatch>("EpDispatch"))
+        .chain(sizes::<EpCombine>("EpCombine"))
+        .collect();
+    macro_rules! offsets {
+        ($type:ident, $cpp:literal: $($theirs:literal $($ours:ident).+),*) => {
+            facts.extend([$(offset($cpp, $theirs, offset_of!($type, $($ours).+))),*]);
+        };
+    }
+    offsets!(EpHandle, "EpHandle": "scratch" scratch, "status" status, "words" words, "experts" experts, "problems" problems,
+        "rank" rank, "ranks" ranks, "maxBlocks" max_blocks, "microBatches" micro_batches, "nExperts" n_experts, "topK" top_k,
+        "capacity" capacity, "local" local, "mostLocal" most_local, "packetTokens" packet_tokens, "parts" parts,
+        "hidden" hidden, "quantisation" quantisation, "sourceType" source_type, "resultBytes" result_bytes,
+        "resultStride" result_stride, "segmentBytes" segment_bytes, "segmentStride" segment_stride,
+        "segmentWord" segment_word, "rowWords" row_words, "segments" places.segments, "lines" places.lines,
+        "headers" places.headers, "packets" places.packets, "results" places.results,
+        "choiceResults" places.choice_results, "resultPackets" places.result_packets,
+        "weightPackets" places.weight_packets, "microBatchBytes" places.micro_batch_bytes,
+        "tableOffsets" places.table_offsets, "tableRows" places.table_rows, "tableChoices" places.table_choices,
+        "tableWeights" places.table_weights, "tableReceived" places.table_received);
+    offsets!(EpCounts, "EpCounts": "epoch" epoch, "tokens" tokens, "layout" layout, "sent" sent, "received" received,
+        "theirs" theirs);
+    offsets!(EpDispatch, "EpDispatch": "ids" ids, "weights" weights, "rows" rows, "tables" tables, "out" out,
+        "outRows" out_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment,
+        "microBatch" micro_batch, "again" again, "refused" refused, "zero" zero);
+    offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out,
+        "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row);
+    facts.extend([
+        fact("ranks", "mscclpp::EpMaxRanks", MAX_RANKS),
+        fact("parts", "mscclpp::EpMaxParts", PARTS),
+        fact("segments", "mscclpp::EpMaxSegments", SEGMENTS),
+        fact("choices", "mscclpp::EpMaxTopK", MAX_TOP_K as usize),
+        fact("line", "mscclpp::EpLine", LINE as usize),
+        fact("first epoch", "mscclpp::EpFirstEpoch", FIRST_EPOCH as usize),
+        fact("problems", "mscclpp::EpRefused + 1", PROBLEMS as usize),
+    ]);
+    facts
+}

@@ -1,0 +1,27 @@
+// The kernels of expert parallel layers: see ep_device.hpp.
+
+#include "mscclpp/ep_device.hpp"
+
+using namespace mscclpp;
+
+extern "C" __global__ void __launch_bounds__(512)
+    ep_dispatch(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call) {
+  __shared__ detail::EpRouting routing;
+  extern __shared__ uint32_t counts[];
+  detail::EpDispatcher(ep, call, routing, counts).run();
+}
+
+#define EP_COMBINE(NAME, TYPE)                                                                                   \
+  extern "C" __global__ void __launch_bounds__(512)                                                              \
+      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call) {                        \
+    __shared__ detail::EpTerm terms[EpMaxWarps][EpMaxTopK];                                                      \
+    detail::EpCombiner<TYPE>(ep, call, terms[threadOfBlock() / 32]).run();                                       \
+  }
+EP_COMBINE(ep_combine_bf16, ReduceBf16)
+EP_COMBINE(ep_combine_f16, ReduceF16)
+EP_COMBINE(ep_combine_f32, ReduceF32)
+
+// Frees the rows of a dispatch without a combine. One block.
+extern "C" __global__ void ep_release(const MSCCLPP_GRID_CONSTANT EpHandle ep, const uint8_t* tables, uint32_t microBatch) {
+  detail::EpCombiner<ReduceF32>::freeDispatch(detail::EpBlock(ep, microBatch, EpDispatching), tables);
+}

@@ -196,8 +196,8 @@ pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_tw
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
 pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
 
-/// The kernels of expert parallel layers: `ep_dispatch`, which takes an `EpHandle` and an `EpDispatch` by value, `ep_combine_bf16`,
-/// `_f16` and `_f32`, which take an `EpHandle` and an `EpCombine`, and `ep_release`.
+/// The kernels of expert parallel layers: `ep_dispatch`, which takes an `EpHandle` and an `EpDispatch` by value,
+/// `ep_combine_bf16`, `_f16` and `_f32`, which take an `EpHandle` and an `EpCombine`, and `ep_release`.
 pub const EXPERTS: KernelSource<'static> = kernel!("experts");
 
 /// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one

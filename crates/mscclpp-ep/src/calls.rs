@@ -1,4 +1,4 @@
-//! What a program asks for.
+//! A dispatch and a combine, as a program asks for them.
 
 use crate::{Memory, Routed};
 
@@ -38,7 +38,7 @@ pub enum Layout {
     /// The same rows side by side: an expert begins at the next multiple of `alignment` after the one before it.
     /// R x C x min(K, L) + L x (`alignment` - 1) rows have room for all.
     Flat {
-        /// At least 1.
+        /// The alignment, in rows: at least 1.
         alignment: u32,
     },
 }

@@ -20,7 +20,7 @@ pub enum Error {
     },
     /// More rows came than the memory of a [`Layout`](crate::Layout) holds. The others are not there, and no combine sums them.
     #[error(
-        "more rows came than the memory of the layout holds: give dispatch memory for more rows, or none for the most"
+        "more rows came than the memory of the layout holds: give dispatch memory for more; Layout says how many rows are always enough"
     )]
     Dropped,
     /// A rank called dispatch with more tokens than the capacity. It sent none.

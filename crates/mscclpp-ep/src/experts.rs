@@ -50,13 +50,13 @@ pub struct Experts {
 
 impl Experts {
     pub(crate) fn connect(builder: ExpertsBuilder) -> Result<Self> {
-        let ExpertsBuilder { comm, gpu, ranks, tag, timeout, mut settings } = builder;
+        let ExpertsBuilder { comm, gpu, ranks, tag, timeout, mut settings, kernels } = builder;
         let group = Group::meet(&comm, "experts", mscclpp_kernels::FINGERPRINT, ranks, tag)?;
         let n = group.ranks().len();
         group.all_have("the settings of experts", settings.check(n))?;
         group.agree(&settings.agreed(n))?;
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
-        let module = Module::load_once(&gpu, &mscclpp_kernels::EXPERTS)?;
+        let module = Module::load_once(&gpu, &kernels)?;
         let [dispatch, combine, release] =
             ["ep_dispatch", settings.payload.number_type.kernel(), "ep_release"]
                 .map(|name| module.kernel(name));
@@ -180,8 +180,8 @@ impl Experts {
         })
     }
 
-    /// Sends other rows the way of an earlier dispatch: the tensors of this rank's tokens, and the memory for those that come. The
-    /// layout is that of the routing. All ranks make this call, each with its own routing of the same dispatch.
+    /// Sends other rows the way of an earlier dispatch: the tensors of this rank's tokens, and the memory for those that come.
+    /// The layout is that of the routing. All ranks make this call, each with its own routing of the same dispatch.
     ///
     /// # Errors
     /// The same as of [`Self::dispatch`]; [`Error::InvalidArgument`] for a routing of other experts.
@@ -204,8 +204,8 @@ impl Experts {
     /// own routing of the same dispatch. It also gives the rows of that dispatch back, if its layout is [`Layout::Rank`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for memory that does not fit, a routing of other experts, or an exact combine that is not set up;
-    /// what is wrong with earlier calls, as [`Self::check`] finds it.
+    /// [`Error::InvalidArgument`] for memory that does not fit, a routing of other experts, or an exact combine that is not
+    /// set up; what is wrong with earlier calls, as [`Self::check`] finds it.
     pub fn combine(&self, combine: &Combine<'_>, stream: &Stream) -> Result<()> {
         self.check()?;
         let Combine { routed, rows, weights, bias, out, exact } = combine;
@@ -251,8 +251,9 @@ impl Experts {
         })
     }
 
-    /// Gives the rows of a dispatch of [`Layout::Rank`] back without a combine, when the work before it in the stream is complete.
-    /// All ranks may write there then. Without effect for other layouts, and if there was a dispatch of this micro-batch since.
+    /// Gives the rows of a dispatch of [`Layout::Rank`] back without a combine, when the work before it in the stream is
+    /// complete. All ranks may write there then. Without effect for other layouts, and if there was a dispatch of this
+    /// micro-batch since.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a routing of other experts.
@@ -269,8 +270,8 @@ impl Experts {
         })
     }
 
-    /// Waits until the work in the stream is complete, and checks the calls. If the time-out of the set-up ends first, it ends the
-    /// waits of this rank's calls and says which rank they wait for.
+    /// Waits until the work in the stream is complete, and checks the calls. If the time-out of the set-up ends first, it ends
+    /// the waits of this rank's calls and says which rank they wait for.
     ///
     /// # Errors
     /// [`Error::Failed`] if a wait for another rank ended early; what [`Self::check`] finds.

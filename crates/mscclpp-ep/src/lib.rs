@@ -3,7 +3,7 @@
 //!
 //! | call | what it does |
 //! | --- | --- |
-//! | [`Experts::dispatch`] | sends each token once to every rank that has an expert of it, and puts what comes into a [`Layout`] |
+//! | [`Experts::dispatch`] | sends each token once to every rank with an expert of it; what comes goes into a [`Layout`] |
 //! | [`Experts::dispatch_again`] | the same with other rows and the routing of an earlier dispatch |
 //! | [`Experts::combine`] | brings the experts' rows back to the token's rank, and sums them with the weights |
 //! | [`Experts::release`] | gives the rows of a dispatch back without a combine |

@@ -1,4 +1,4 @@
-//! What travels for a token.
+//! The rows that travel for a token.
 
 use crate::{Error, Result, handle::PARTS};
 
@@ -43,9 +43,9 @@ impl NumberType {
     }
 }
 
-/// How tokens of [`NumberType::Bf16`] or [`NumberType::F16`] become numbers of one byte on their way. A receiver gets two tensors:
-/// numbers of type e4m3, and the scales. 128 numbers, or what is left at the end of a row, have one scale: the largest absolute
-/// value, at least 1e-4, divided by 448.
+/// How tokens of [`NumberType::Bf16`] or [`NumberType::F16`] become numbers of one byte on their way. A receiver gets two
+/// tensors: numbers of type e4m3, and the scales. 128 numbers, or what is left at the end of a row, have one scale: the
+/// largest absolute value, at least 1e-4, divided by 448.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Quantisation {
@@ -56,7 +56,7 @@ pub enum Quantisation {
     E4m3Ue8m0,
 }
 
-/// What a program sends for each token.
+/// The rows that a program sends for each token.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Payload {
     pub(crate) hidden: u64,

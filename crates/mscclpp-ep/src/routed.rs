@@ -83,8 +83,8 @@ impl Routed {
         self.layout
     }
 
-    /// Where the rows of tensor `part` are that came in [`Layout::Rank`], until the next dispatch of the same micro-batch. Kernels
-    /// that read them come before the combine or the release in their stream.
+    /// Where the rows of tensor `part` are that came in [`Layout::Rank`], until the next dispatch of the same micro-batch.
+    /// Kernels that read them come before the combine or the release in their stream.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for another layout, or a tensor that does not exist.
@@ -139,7 +139,7 @@ impl Routed {
         self.tables.ptr().add(self.handle.places.table_offsets)
     }
 
-    /// What came with row `n` of rank `rank`: the number of the token there, the local expert of each choice (-1 for those
+    /// Returns what came with row `n` of rank `rank`: the token's number there, the local expert of each choice (-1 for those
     /// elsewhere), and the weights. The dispatch is complete; waits until the device has answered.
     ///
     /// # Errors

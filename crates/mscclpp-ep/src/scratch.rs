@@ -1,4 +1,4 @@
-//! What the ranks agree on, and what follows from it: where everything lies in the scratch and in the tables of a routing.
+//! The settings on which the ranks agree, and where everything lies in the scratch and in the tables of a routing.
 
 use mscclpp::DevicePtr;
 use sha2::{Digest, Sha256};
@@ -14,7 +14,7 @@ const MOST_SHARED: u64 = 32 << 10;
 /// A packet has 8 bytes of data.
 const PACKET: u64 = 16;
 
-/// What all ranks give alike.
+/// The settings that all ranks give alike.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) experts: u64,
@@ -36,7 +36,7 @@ impl Settings {
         match &self.map {
             Some(map) => map.clone(),
             None => (0..self.experts)
-                .map(|e| (e as u128 * ranks as u128 / u128::from(self.experts)) as usize)
+                .map(|e| (u128::from(e) * ranks as u128 / u128::from(self.experts)) as usize)
                 .collect(),
         }
     }
@@ -145,7 +145,7 @@ fn quantisation_of(quantisation: Option<Quantisation>) -> u32 {
     }
 }
 
-/// Where everything lies.
+/// The places of everything in the scratch and in tables.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     /// The parameter of kernels, without addresses.
@@ -169,7 +169,7 @@ impl Room {
 }
 
 impl Layout {
-    /// For rank `rank` of `ranks`. The settings have been checked.
+    /// Makes them for rank `rank` of `ranks`. The settings have been checked.
     pub(crate) fn new(settings: &Settings, rank: usize, ranks: usize) -> Self {
         let Settings {
             experts,

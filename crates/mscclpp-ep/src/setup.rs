@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{Communicator, Gpu, Platform};
+use mscclpp::{Communicator, Gpu, KernelSource, Platform};
 
 use crate::{
     Experts, NumberType, Quantisation, Result,
@@ -23,6 +23,7 @@ pub struct ExpertsBuilder {
     pub(crate) tag: u32,
     pub(crate) timeout: Option<Duration>,
     pub(crate) settings: Settings,
+    pub(crate) kernels: KernelSource<'static>,
 }
 
 impl ExpertsBuilder {
@@ -40,7 +41,15 @@ impl ExpertsBuilder {
             max_blocks: if simulated { 2 } else { 64 },
             calls_at_once: 2,
         };
-        Self { comm: comm.clone(), gpu: gpu.clone(), ranks: None, tag: TAG, timeout: None, settings }
+        Self {
+            comm: comm.clone(),
+            gpu: gpu.clone(),
+            ranks: None,
+            tag: TAG,
+            timeout: None,
+            settings,
+            kernels: mscclpp_kernels::EXPERTS,
+        }
     }
 
     /// The number of experts of all ranks. Each rank has an equal part of them, in order, unless
@@ -151,6 +160,13 @@ impl ExpertsBuilder {
         self
     }
 
+    /// Other kernels in place of the library's, for tests.
+    #[doc(hidden)]
+    pub fn kernels(mut self, source: KernelSource<'static>) -> Self {
+        self.kernels = source;
+        self
+    }
+
     /// The device memory that each rank takes for `ranks` ranks, in bytes, without the tables of routings.
     ///
     /// # Errors
@@ -163,8 +179,9 @@ impl ExpertsBuilder {
     /// Sets the experts up. All ranks make this call. Blocks until all do.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for settings that cannot be; [`Differ`](mscclpp::Error::Differ), with
-    /// both values, if ranks give different ones; the errors of [`Scratch::connect`](mscclpp::engine::Scratch::connect).
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for settings that cannot be;
+    /// [`Differ`](mscclpp::Error::Differ), with both values, if ranks give different ones; the errors of
+    /// [`Scratch::connect`](mscclpp::engine::Scratch::connect).
     pub fn connect(self) -> Result<Experts> {
         Experts::connect(self)
     }

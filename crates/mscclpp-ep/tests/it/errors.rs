@@ -1,1 +1,231 @@
-//! Wrong arguments, ranks that differ, tokens that are too many, ranks that die.
+//! Wrong arguments, ranks that differ, tokens that are too many, ranks that do not come.
+
+use std::time::Duration;
+
+use mscclpp::{ErrorKind, prelude::*};
+use mscclpp_ep::{
+    Combine, Dispatch, Error, Experts, ExpertsBuilder, Layout, Memory, NumberType, Quantisation,
+};
+use mscclpp_test_support::LIMIT;
+
+use crate::support::{memory, ranks};
+
+/// Four experts, two choices, up to 4 tokens of 8 floats.
+fn builder(comm: &Communicator, gpu: &Gpu) -> ExpertsBuilder {
+    let builder = Experts::builder(comm, gpu).experts(4).top_k(2).hidden(8).number_type(NumberType::F32);
+    builder.capacity(4).packets_up_to(2).timeout(LIMIT)
+}
+
+/// Tokens of which each has these choices, and numbers that are its own number.
+fn tokens(gpu: &Gpu, choices: &[i32]) -> Dispatch {
+    let ids: Vec<u8> = choices.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let count = choices.len() / 2;
+    let rows: Vec<u8> = (0..count).flat_map(|token| [token as f32; 8]).flat_map(f32::to_le_bytes).collect();
+    Dispatch::new(count, &memory(gpu, &ids), &memory(gpu, &rows))
+}
+
+fn text<T>(result: Result<T, Error>) -> String {
+    result.map(drop).expect_err("it is wrong").to_string()
+}
+
+#[test]
+fn settings_that_cannot_be_are_errors_with_their_values() {
+    ranks(1, |comm, gpu| {
+        let wrong = |builder: ExpertsBuilder| text(builder.scratch_bytes(2));
+        let usual = || builder(comm, gpu);
+        assert_eq!(wrong(usual().experts(0)), "experts(0); give 1 to 32768");
+        assert_eq!(wrong(usual().top_k(65)), "top_k(65); give 1 to 64");
+        assert_eq!(wrong(usual().hidden(6)), "hidden(6); give a multiple of 4, up to 1048576");
+        assert_eq!(wrong(usual().micro_batches(3)), "micro_batches(3); give 1 or 2");
+        assert_eq!(
+            wrong(usual().expert_map([0, 1, 2, 0])),
+            "expert_map of 4 experts with ranks up to 2; there are 4 experts and 2 ranks"
+        );
+        assert_eq!(
+            wrong(usual().quantise(Quantisation::E4m3)),
+            "quantise() is for tokens of type Bf16 or F16"
+        );
+        assert_eq!(wrong(usual().also(6)), "a row of 6 bytes; give a multiple of 4, up to 4194304");
+        assert_eq!(
+            wrong(usual().also(4).also(4).also(4).also(4)),
+            "5 tensors travel for a token, and 4 are the most"
+        );
+        assert!(wrong(usual().capacity(1 << 30)).contains("capacity(1073741824)"));
+        assert_eq!(text(usual().scratch_bytes(17)), "experts of 17 ranks; 16 are the most");
+        assert_eq!(text(usual().experts(0).connect()), "experts(0); give 1 to 32768");
+    });
+}
+
+#[test]
+fn ranks_that_give_different_settings_are_named_with_both_values() {
+    let errors = ranks(2, |comm, gpu| {
+        let own = builder(comm, gpu);
+        text(if comm.bootstrap().rank() == 0 { own } else { own.capacity(8) }.connect())
+    });
+    let expected = [
+        "rank 0 and rank 1 set up experts with different capacity: 4 and 8",
+        "rank 1 and rank 0 set up experts with different capacity: 8 and 4",
+    ];
+    assert_eq!(errors, expected);
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused_and_change_nothing() {
+    ranks(1, |comm, gpu| {
+        let (experts, other) =
+            (builder(comm, gpu).connect().unwrap(), builder(comm, gpu).tag(1).connect().unwrap());
+        let stream = gpu.stream().unwrap();
+        let rows = gpu.allocate(4 * 4 * 32).unwrap();
+        let dispatch = |dispatch: Dispatch| text(experts.dispatch(&dispatch, &stream));
+        let usual = || tokens(gpu, &[0, 1, 2, 3]);
+        assert_eq!(
+            dispatch(Dispatch::new(4, &gpu.allocate(16).unwrap(), &rows)),
+            "topk_ids has 16 bytes of memory, and the call needs 32"
+        );
+        let short = gpu.allocate(32).unwrap();
+        assert_eq!(
+            dispatch(Dispatch::new(2, &short, &short)),
+            "tensor 0 of dispatch has 32 bytes of memory, and the call needs 64"
+        );
+        assert_eq!(
+            dispatch(usual().weights(&gpu.allocate(4).unwrap())),
+            "topk_weights has 4 bytes of memory, and the call needs 16"
+        );
+        assert_eq!(dispatch(usual().with(&rows)), "dispatch takes 1 tensors, and got 2");
+        assert_eq!(
+            dispatch(usual().into(Layout::Expert, &short)),
+            "tensor 0 that comes to dispatch has 32 bytes of memory, and the call needs 512"
+        );
+        assert_eq!(
+            dispatch(usual().into(Layout::Token, &rows).and(&rows)),
+            "Token needs memory for 1 tensors that come, and got 2"
+        );
+        assert_eq!(
+            dispatch(usual().into(Layout::Flat { alignment: 0 }, &rows)),
+            "Layout::Flat with an alignment of 0"
+        );
+        assert_eq!(
+            dispatch(usual().micro_batch(1)),
+            "micro-batch 1 of experts that are set up with micro_batches(1)"
+        );
+        let odd = Memory::slice(&rows, 2..400).unwrap();
+        assert!(dispatch(usual().into(Layout::Token, odd)).contains("which is no multiple of 8"));
+        assert_eq!(text(Memory::slice(&rows, 8..513)), "bytes 8 to 513 are not within a buffer of 512 bytes");
+
+        let routed = experts.dispatch(&usual().into(Layout::Token, &rows), &stream).unwrap();
+        let combine = |combine: Combine<'_>| text(experts.combine(&combine, &stream));
+        assert_eq!(
+            combine(Combine::new(&routed, &rows, &short)),
+            "the result of combine has 32 bytes of memory, and the call needs 64"
+        );
+        assert_eq!(
+            combine(Combine::new(&routed, &rows, &rows).exact()),
+            "an exact combine is for Layout::Expert or Layout::Flat"
+        );
+        let of_experts = experts.dispatch(&usual().into(Layout::Expert, &rows), &stream).unwrap();
+        assert_eq!(
+            combine(Combine::new(&of_experts, &rows, &rows).exact()),
+            "an exact combine is for experts that are set up with exact(true)"
+        );
+        assert_eq!(
+            text(other.release(&routed, &stream)),
+            "a routing of other experts: give one that these have made"
+        );
+        assert_eq!(text(routed.received(0)), "received() is for Layout::Rank, and this dispatch had Token");
+        experts.synchronize(&stream).expect("the calls that were right");
+        assert_eq!(routed.rows_of_ranks().unwrap(), [2]);
+    });
+}
+
+/// The calls after such a call are right again.
+#[test]
+fn more_tokens_than_the_capacity_are_an_error_on_all_ranks_and_send_nothing() {
+    ranks(3, |comm, gpu| {
+        let experts = builder(comm, gpu).connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        let rows = gpu.allocate(3 * 4 * 32).unwrap();
+        let called =
+            |choices: &[i32]| experts.dispatch(&tokens(gpu, choices).into(Layout::Token, &rows), &stream);
+        let expected = "rank 1 called dispatch with more than 4 tokens, which is the capacity: it sent none";
+        if experts.rank() == 1 {
+            assert_eq!(text(called(&[0; 10])), expected);
+            // Its own kernel says it, too.
+            assert_eq!(text(experts.synchronize(&stream)), expected);
+        } else {
+            let routed = called(&[0, -1]).unwrap();
+            assert_eq!(text(experts.synchronize(&stream)), expected);
+            let came = if experts.rank() == 0 { [1, 0, 1] } else { [0; 3] };
+            assert_eq!(routed.rows_of_ranks().unwrap(), came);
+        }
+        let routed = called(&[0, -1]).unwrap();
+        experts.synchronize(&stream).expect("all is right again");
+        assert_eq!(routed.rows_of_ranks().unwrap(), [u32::from(experts.rank() == 0); 3]);
+    });
+}
+
+#[test]
+fn a_choice_that_is_no_expert_counts_as_none_and_is_an_error_once() {
+    ranks(2, |comm, gpu| {
+        let experts = builder(comm, gpu).connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        for wrong in [4, -2, i32::MAX, i32::MIN] {
+            let routed = experts.dispatch(&tokens(gpu, &[0, 2, wrong, 3]), &stream).unwrap();
+            let error = experts.synchronize(&stream).expect_err("it is no expert");
+            assert_eq!(error.to_string(), "token 1 has a choice that is neither -1 nor one of the 4 experts");
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+            let own = experts.rank() as u32;
+            assert_eq!(routed.rows_of_ranks().unwrap(), [1 + own; 2]);
+            experts.release(&routed, &stream).unwrap();
+            experts.synchronize(&stream).expect("it is said once");
+        }
+    });
+}
+
+#[test]
+fn rows_for_which_there_is_no_memory_are_dropped_and_an_error() {
+    ranks(2, |comm, gpu| {
+        let experts = builder(comm, gpu).connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        let rows = gpu.allocate(3 * 32).unwrap();
+        rows.fill(0, rows.len(), 0).unwrap();
+        let memory = Memory::slice(&rows, 0..64).unwrap();
+        // Two rows come from each rank, of which this one has memory for two.
+        let dispatch = tokens(gpu, &[0, 2, 1, 3]).into(Layout::Token, memory);
+        let routed = experts.dispatch(&dispatch, &stream).unwrap();
+        assert_eq!(
+            text(experts.synchronize(&stream)),
+            "more rows came than the memory of the layout holds: give dispatch memory for more; Layout says how many rows are always enough"
+        );
+        let mut numbers = [0f32; 24];
+        rows.read_params(0, &mut numbers).unwrap();
+        assert_eq!((numbers[0], numbers[8], numbers[16]), (0.0, 1.0, 0.0));
+        assert_eq!(routed.rows_of_ranks().unwrap(), [2, 2]);
+        // Dropped rows are not summed: those of rank 1.
+        let sums = gpu.allocate(2 * 32).unwrap();
+        experts.combine(&Combine::new(&routed, &rows, &sums), &stream).unwrap();
+        experts.synchronize(&stream).unwrap();
+        let mut numbers = [9f32; 16];
+        sums.read_params(0, &mut numbers).unwrap();
+        let second = if experts.rank() == 0 { 2.0 } else { 0.0 };
+        assert_eq!((numbers[0], numbers[8]), (0.0, second));
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_and_the_experts_fail_from_then_on() {
+    ranks(3, |comm, gpu| {
+        let experts = builder(comm, gpu).timeout(Duration::from_millis(300)).connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        if experts.rank() != 1 {
+            experts.dispatch(&tokens(gpu, &[0, 1, 2, 3]), &stream).unwrap();
+            let error = experts.synchronize(&stream).expect_err("rank 1 does not call");
+            assert!(matches!(error, Error::Failed { .. }), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Aborted);
+            assert!(error.to_string().contains("rank 1"), "{error}");
+            let again = experts.dispatch(&tokens(gpu, &[0, 1]), &stream).expect_err("they have failed");
+            assert!(matches!(again, Error::Failed { .. }), "{again}");
+        }
+        // Rank 1 does not leave before the others have given up.
+        comm.bootstrap().barrier().expect("all are done");
+    });
+}

@@ -3,4 +3,5 @@
 mod calls;
 mod errors;
 mod oracle;
+mod rounds;
 mod support;

@@ -1,4 +1,4 @@
-//! What dispatch and combine do, in the plainest way: one rank after the other, with all ranks' tokens at hand.
+//! An oracle of dispatch and combine, in the plainest way: one rank after the other, with all ranks' tokens at hand.
 
 use mscclpp_ep::{Layout, NumberType, Quantisation};
 
@@ -171,12 +171,12 @@ impl Model {
                     add(&mut sum, *weight, &self.made(source, token, *id as usize));
                 }
             } else {
-                for rank in 0..self.ranks {
+                for (rank, one_row) in one_row.iter().enumerate() {
                     let here = |id: &i64| *id >= 0 && self.map[*id as usize] == rank;
                     if !choices.iter().any(here) {
                         continue;
                     }
-                    let part = if one_row[rank] {
+                    let part = if *one_row {
                         self.made_by_rank(source, token, rank)
                     } else {
                         let mut part = vec![0f32; self.hidden];

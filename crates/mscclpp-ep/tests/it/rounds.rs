@@ -1,0 +1,465 @@
+//! Dispatches and combines, and what came compared with the oracle to the last bit.
+
+#![allow(dead_code, reason = "the program of mutants uses a part of this")]
+
+use std::time::Duration;
+
+use mscclpp::{DeviceBuffer, KernelSource, prelude::*};
+use mscclpp_ep::{Combine, Dispatch, Experts, IdType, Layout, Memory, NumberType, Quantisation, Routed};
+use mscclpp_test_support::{LIMIT, Random};
+
+use crate::{
+    oracle::{Model, Row, Tokens},
+    support::{memory, narrow, ranks, read, unwritten},
+};
+
+/// How the calls of a test are made.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) packets: usize,
+    pub(crate) exact: bool,
+    /// Whether only the token's rank has the weights.
+    pub(crate) late_weights: bool,
+    pub(crate) id_type: IdType,
+    /// The bytes of a second tensor, or 0.
+    pub(crate) also: usize,
+    pub(crate) layouts: Vec<Layout>,
+    /// Other kernels than those of the library.
+    pub(crate) kernels: Option<KernelSource<'static>>,
+    pub(crate) limit: Duration,
+}
+
+fn connect(model: &Model, options: &Options, comm: &Communicator, gpu: &Gpu) -> Experts {
+    let mut builder = Experts::builder(comm, gpu)
+        .experts(model.experts)
+        .expert_map(model.map.clone())
+        .top_k(model.top_k)
+        .hidden(model.hidden)
+        .number_type(model.number_type)
+        .capacity(model.capacity)
+        .micro_batches(2)
+        .exact(options.exact)
+        .packets_up_to(options.packets)
+        .timeout(options.limit);
+    if let Some(quantisation) = model.quantisation {
+        builder = builder.quantise(quantisation);
+    }
+    if options.also > 0 {
+        builder = builder.also(options.also);
+    }
+    if let Some(kernels) = options.kernels {
+        builder = builder.kernels(kernels);
+    }
+    let bytes = builder.scratch_bytes(model.ranks).expect("settings");
+    let experts = builder.connect().expect("experts");
+    assert_eq!((experts.device_bytes(), experts.n_local()), (bytes, model.n_local(experts.rank())));
+    experts
+}
+
+/// Tokens whose routing is one of several kinds.
+fn tokens(model: &Model, options: &Options, random: &mut Random) -> Tokens {
+    let count = match random.below(5) {
+        0 => 0,
+        1 => model.capacity,
+        2 => random.below(options.packets.min(model.capacity) + 1),
+        _ => random.below(model.capacity + 1),
+    };
+    let (kind, favourite) = (random.below(4), random.below(model.experts) as i64);
+    let id = |random: &mut Random| match kind {
+        0 => random.below(model.experts) as i64,
+        1 => favourite,
+        2 => random.below(model.experts + 1) as i64 - 1,
+        _ => -1,
+    };
+    let ids = (0..count * model.top_k).map(|_| id(random)).collect();
+    let weights = (0..count * model.top_k).map(|_| random.below(1000) as f32 / 500.0 - 1.0).collect();
+    let numbers = |random: &mut Random| -> Vec<u8> {
+        let number = |random: &mut Random| (random.below(8001) as f32 - 4000.0) / 37.0;
+        (0..count * model.hidden).flat_map(|_| narrow(model.number_type, number(random))).collect()
+    };
+    let mut parts = vec![numbers(random)];
+    if options.also > 0 {
+        parts.push(random.bytes(count * options.also));
+    }
+    let bias = (random.below(2) == 0).then(|| numbers(random));
+    Tokens { count, ids, weights, parts, bias }
+}
+
+/// What a rank gives to its dispatch, and the memory for what comes.
+struct Call {
+    layout: Layout,
+    parts: Vec<DeviceBuffer>,
+    out: Vec<DeviceBuffer>,
+    part_bytes: Vec<usize>,
+    rows: usize,
+    zero: bool,
+}
+
+/// The sizes of the tensors' rows as they travel.
+fn travelling(model: &Model, options: &Options) -> Vec<usize> {
+    let groups = model.hidden.div_ceil(128);
+    let mut bytes = match model.quantisation {
+        None => vec![model.result_bytes()],
+        Some(Quantisation::E4m3) => vec![model.hidden, 4 * groups],
+        Some(_) => vec![model.hidden, groups.next_multiple_of(4)],
+    };
+    if options.also > 0 {
+        bytes.push(options.also);
+    }
+    bytes
+}
+
+fn dispatch(
+    experts: &Experts,
+    model: &Model,
+    options: &Options,
+    own: &Tokens,
+    (gpu, stream): (&Gpu, &Stream),
+    (micro_batch, zero): (usize, bool),
+) -> (Routed, Call) {
+    let rank = experts.rank();
+    let layout = options.layouts[rank];
+    let part_bytes = travelling(model, options);
+    let most = model.ranks * model.capacity;
+    let local = model.n_local(rank);
+    let rows = match layout {
+        Layout::Rank | Layout::Token => most,
+        Layout::Expert => local * most,
+        Layout::Flat { alignment } => most * model.top_k.min(local) + local * (alignment as usize - 1),
+        _ => unreachable!("four layouts"),
+    };
+    let ids: Vec<u8> = match options.id_type {
+        IdType::I64 => own.ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+        _ => own.ids.iter().flat_map(|id| (*id as i32).to_le_bytes()).collect(),
+    };
+    let weights: Vec<u8> = own.weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    let parts: Vec<_> = own.parts.iter().map(|part| memory(gpu, part)).collect();
+    let out: Vec<_> = part_bytes.iter().map(|bytes| unwritten(gpu, (rows * bytes) as u64)).collect();
+    let mut call = Dispatch::new(own.count, &memory(gpu, &ids), &parts[0]).ids_of(options.id_type);
+    if !options.late_weights {
+        call = call.weights(&memory(gpu, &weights));
+    }
+    call = parts[1..].iter().fold(call, Dispatch::with);
+    if layout != Layout::Rank {
+        let slice = |i: usize| Memory::slice(&out[i], 0..(rows * part_bytes[i]) as u64).expect("a part");
+        call = call.into(layout, slice(0));
+        call = (1..out.len()).fold(call, |call, i| call.and(slice(i)));
+    }
+    let routed =
+        experts.dispatch(&call.micro_batch(micro_batch).zero_rest(zero), stream).expect("a dispatch");
+    (routed, Call { layout, parts, out, part_bytes, rows, zero })
+}
+
+/// Compares what came with the oracle.
+fn check_dispatch(
+    model: &Model,
+    routed: &Routed,
+    call: &Call,
+    copies: &[DeviceBuffer],
+    rows: &[Row],
+    rank: usize,
+) {
+    let (places, per_expert) = model.places(rows, rank, call.layout);
+    let mut of_ranks = vec![0; model.ranks];
+    rows.iter().for_each(|row| of_ranks[row.source] += 1);
+    assert_eq!(routed.rows_of_ranks().expect("counts"), of_ranks);
+    let per_expert: Vec<u32> = per_expert.iter().map(|rows| *rows as u32).collect();
+    assert_eq!(routed.rows_of_experts().expect("counts"), per_expert);
+    for row in rows {
+        let came = routed.row(row.source, row.number).expect("a row");
+        assert_eq!((came.0 as usize, &came.1), (row.token, &row.local), "rank {rank}, row {row:?}");
+    }
+    for (part, bytes) in call.part_bytes.iter().enumerate() {
+        let there = match call.layout {
+            Layout::Rank => received(model, routed, part, &copies[part]),
+            _ => read(&call.out[part], 0, (call.rows * bytes) as u64),
+        };
+        let mut expected: Vec<Option<&[u8]>> = vec![None; call.rows];
+        for (row, places) in rows.iter().zip(&places) {
+            for place in places.iter().flatten() {
+                expected[*place] = Some(&row.parts[part]);
+            }
+        }
+        for (number, (there, expected)) in there.chunks(*bytes).zip(expected).enumerate() {
+            match expected {
+                Some(expected) => assert_eq!(there, expected, "rank {rank}, tensor {part}, row {number}"),
+                None if call.layout == Layout::Rank => {}
+                None => {
+                    let rest = if call.zero { 0 } else { 0xee };
+                    assert!(
+                        there.iter().all(|byte| *byte == rest),
+                        "rank {rank}, tensor {part}, row {number}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Copies what came in the layout `Rank`, behind the work in the stream.
+fn copies(model: &Model, routed: &Routed, call: &Call, (gpu, stream): (&Gpu, &Stream)) -> Vec<DeviceBuffer> {
+    let parts = if call.layout == Layout::Rank { call.part_bytes.len() } else { 0 };
+    let copy = |part| {
+        let view = routed.received(part).expect("the layout is Rank");
+        let copy = unwritten(gpu, view.rank_stride * model.ranks as u64);
+        // SAFETY: both have so many bytes; the copy is kept until the stream is waited for.
+        unsafe { stream.copy(copy.ptr(), view.ptr, copy.len()) }.expect("a copy");
+        copy
+    };
+    (0..parts).map(copy).collect()
+}
+
+/// The rows of such a copy, side by side.
+fn received(model: &Model, routed: &Routed, part: usize, copy: &DeviceBuffer) -> Vec<u8> {
+    let view = routed.received(part).expect("the layout is Rank");
+    let row = |i: u64| {
+        let at = i / model.capacity as u64 * view.rank_stride + i % model.capacity as u64 * view.row_stride;
+        read(copy, at, view.row_bytes)
+    };
+    (0..(model.ranks * model.capacity) as u64).flat_map(row).collect()
+}
+
+/// What the experts of a rank make of what came.
+fn made(model: &Model, call: &Call, rows: &[Row], rank: usize) -> Vec<u8> {
+    let bytes = model.result_bytes();
+    let (places, _) = model.places(rows, rank, call.layout);
+    // What nobody made is NaN, or nearly: it must not be summed.
+    let mut made = vec![0xff; call.rows * bytes];
+    let experts: Vec<usize> = (0..model.experts).filter(|expert| model.map[*expert] == rank).collect();
+    for (row, places) in rows.iter().zip(&places) {
+        for (place, local) in places.iter().zip(&row.local) {
+            let Some(place) = place else { continue };
+            let numbers = match call.layout {
+                Layout::Rank | Layout::Token => model.made_by_rank(row.source, row.token, rank),
+                _ => model.made(row.source, row.token, experts[*local as usize]),
+            };
+            made[place * bytes..][..bytes].copy_from_slice(&numbers);
+        }
+    }
+    made
+}
+
+/// The memory that a rank gives to its combine.
+struct ToCombine {
+    made: DeviceBuffer,
+    bias: Option<DeviceBuffer>,
+    weights: DeviceBuffer,
+}
+
+fn to_combine(
+    model: &Model,
+    own: &Tokens,
+    call: &Call,
+    rows: &[Row],
+    rank: usize,
+    gpu: &Gpu,
+) -> (ToCombine, DeviceBuffer) {
+    let weights: Vec<u8> = own.weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    let memories = ToCombine {
+        made: memory(gpu, &made(model, call, rows, rank)),
+        bias: own.bias.as_ref().map(|bias| memory(gpu, bias)),
+        weights: memory(gpu, &weights),
+    };
+    (memories, unwritten(gpu, (own.count * model.result_bytes()) as u64))
+}
+
+fn combine<'a>(
+    routed: &'a Routed,
+    options: &Options,
+    memories: &ToCombine,
+    sums: &DeviceBuffer,
+) -> Combine<'a> {
+    let mut combine = Combine::new(routed, &memories.made, sums);
+    if let Some(bias) = &memories.bias {
+        combine = combine.bias(bias);
+    }
+    if options.late_weights {
+        combine = combine.weights(&memories.weights);
+    }
+    if options.exact { combine.exact() } else { combine }
+}
+
+fn check_sums(model: &Model, options: &Options, own: &Tokens, sums: &DeviceBuffer, rank: usize, when: &str) {
+    let one_row: Vec<bool> =
+        options.layouts.iter().map(|layout| matches!(layout, Layout::Rank | Layout::Token)).collect();
+    let expected = model.sums(own, rank, &one_row, options.exact);
+    assert_eq!(read(sums, 0, expected.len() as u64), expected, "rank {rank}, {when}");
+}
+
+/// One dispatch and its combine on each rank, of `rounds` random routings; then the same routing with other rows.
+pub(crate) fn run(model: &Model, options: &Options, rounds: usize, seed: u64) {
+    println!("{model:?} {options:?}");
+    ranks(model.ranks, |comm, gpu| {
+        let experts = connect(model, options, comm, gpu);
+        let stream = gpu.stream().expect("a stream");
+        let mut random = Random::with_seed(seed);
+        for round in 0..rounds {
+            let all: Vec<Tokens> = (0..model.ranks).map(|_| tokens(model, options, &mut random)).collect();
+            let (micro_batch, zero) = (round % 2, round % 3 == 0);
+            let rank = experts.rank();
+            let own = &all[rank];
+            let rows = model.rows(&all, rank);
+            let (routed, call) = dispatch(&experts, model, options, own, (gpu, &stream), (micro_batch, zero));
+            let copy = copies(model, &routed, &call, (gpu, &stream));
+            experts.synchronize(&stream).expect("the dispatch");
+            check_dispatch(model, &routed, &call, &copy, &rows, rank);
+            let (memories, sums) = to_combine(model, own, &call, &rows, rank, gpu);
+            let combine = combine(&routed, options, &memories, &sums);
+            // A routing may be used again: the second time all is the same.
+            for time in 0..2 {
+                experts.combine(&combine, &stream).expect("a combine");
+                experts.synchronize(&stream).expect("the combine");
+                check_sums(model, options, own, &sums, rank, &format!("round {round}, time {time}"));
+            }
+            let memories =
+                |buffers: &[DeviceBuffer]| -> Vec<Memory> { buffers.iter().map(Memory::from).collect() };
+            let out: &[DeviceBuffer] = if call.layout == Layout::Rank { &[] } else { &call.out };
+            out.iter().for_each(|out| out.fill(0, out.len(), 0xee).expect("bytes"));
+            experts
+                .dispatch_again(&routed, &memories(&call.parts), &memories(out), &stream)
+                .expect("a dispatch");
+            let copy = copies(model, &routed, &call, (gpu, &stream));
+            experts.release(&routed, &stream).expect("a release");
+            experts.synchronize(&stream).expect("the dispatch");
+            check_dispatch(model, &routed, &Call { zero: false, ..call }, &copy, &rows, rank);
+        }
+    });
+}
+
+fn layout(random: &mut Random) -> Layout {
+    match random.below(4) {
+        0 => Layout::Rank,
+        1 => Layout::Token,
+        2 => Layout::Expert,
+        _ => Layout::Flat { alignment: 1 + random.below(9) as u32 },
+    }
+}
+
+/// A set-up and calls of any kind.
+pub(crate) fn any(random: &mut Random) -> (Model, Options) {
+    let ranks = 1 + random.below(4);
+    let experts = ranks + random.below(8);
+    let quantisation = [None, Some(Quantisation::E4m3), Some(Quantisation::E4m3Ue8m0)][random.below(3)];
+    let types = [NumberType::Bf16, NumberType::F16, NumberType::F32];
+    let exact = random.below(3) == 0;
+    let model = Model {
+        ranks,
+        experts,
+        top_k: 1 + random.below(5),
+        hidden: 4 * (1 + random.below(70)),
+        capacity: 1 + random.below(12),
+        number_type: types[random.below(if quantisation.is_some() { 2 } else { 3 })],
+        quantisation,
+        map: (0..experts).map(|_| random.below(ranks)).collect(),
+    };
+    let layouts = (0..ranks).map(|_| {
+        loop {
+            let layout = layout(random);
+            if !exact || matches!(layout, Layout::Expert | Layout::Flat { .. }) {
+                break layout;
+            }
+        }
+    });
+    let layouts = layouts.collect();
+    let options = Options {
+        packets: random.below(8),
+        exact,
+        late_weights: random.below(2) == 0,
+        id_type: [IdType::I32, IdType::I64][random.below(2)],
+        also: 4 * random.below(5),
+        layouts,
+        kernels: None,
+        limit: LIMIT,
+    };
+    (model, options)
+}
+
+/// A round of calls that are in a stream: what a rank gave, and where what came will be.
+struct Round {
+    routed: Routed,
+    call: Call,
+    memories: ToCombine,
+    sums: DeviceBuffer,
+    /// Copies of what came in the layout `Rank`, made before the rows were given back.
+    copies: Vec<DeviceBuffer>,
+}
+
+/// Calls one behind the other without the host: eager, and if `graph`, in a graph that is replayed in turns with eager calls.
+/// Each dispatch is followed by no combine, one, or two. Ranks come late.
+pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, seed: u64, graph: bool) {
+    println!("{model:?} {options:?} {rounds} rounds of {seed:#x}");
+    ranks(model.ranks, |comm, gpu| {
+        let experts = connect(model, options, comm, gpu);
+        let stream = gpu.stream().expect("a stream");
+        let (mut random, rank) = (Random::with_seed(seed), experts.rank());
+        let mut late = Random::with_seed(seed + rank as u64);
+        let all: Vec<Vec<Tokens>> = (0..rounds)
+            .map(|_| (0..model.ranks).map(|_| tokens(model, options, &mut random)).collect())
+            .collect();
+        let combines: Vec<usize> = (0..rounds).map(|_| random.below(3)).collect();
+        // Two are under way at once: the combine of a round comes behind the dispatch of the next.
+        let both = random.below(2) == 0;
+        let mut pause = || std::thread::sleep(Duration::from_micros([0, 500, 5000][late.below(3)]));
+        let mut begin = |round: usize| {
+            let (own, rows) = (&all[round][rank], model.rows(&all[round], rank));
+            let micro_batch = if both { round % 2 } else { 0 };
+            let (routed, call) =
+                dispatch(&experts, model, options, own, (gpu, &stream), (micro_batch, false));
+            let (memories, sums) = to_combine(model, own, &call, &rows, rank, gpu);
+            pause();
+            let copies = copies(model, &routed, &call, (gpu, &stream));
+            Round { routed, call, memories, sums, copies }
+        };
+        let finish = |round: usize, of: &Round| {
+            for _ in 0..combines[round] {
+                let combine = combine(&of.routed, options, &of.memories, &of.sums);
+                experts.combine(&combine, &stream).expect("a combine");
+            }
+            if combines[round] == 0 {
+                experts.release(&of.routed, &stream).expect("a release");
+            }
+        };
+        let mut put = || -> Vec<Round> {
+            let mut put: Vec<Round> = Vec::new();
+            for round in 0..rounds {
+                put.push(begin(round));
+                if !both {
+                    finish(round, &put[round]);
+                } else if round > 0 {
+                    finish(round - 1, &put[round - 1]);
+                }
+            }
+            if both {
+                finish(rounds - 1, &put[rounds - 1]);
+            }
+            put
+        };
+        let check = |put: &[Round], when: &str| {
+            experts.synchronize(&stream).unwrap_or_else(|error| panic!("rank {rank}, {when}: {error}"));
+            for (round, (all, of)) in all.iter().zip(put).enumerate() {
+                let rows = model.rows(all, rank);
+                if combines[round] > 0 {
+                    check_sums(model, options, &all[rank], &of.sums, rank, &format!("{when}, round {round}"));
+                }
+                check_dispatch(model, &of.routed, &of.call, &of.copies, &rows, rank);
+                of.sums.fill(0, of.sums.len(), 0xee).expect("bytes");
+            }
+        };
+        check(&put(), "eager");
+        if !graph {
+            return;
+        }
+        stream.begin_capture().expect("a capture");
+        let captured = put();
+        let graph = stream.end_capture().expect("a graph");
+        for replay in 0..3 {
+            // SAFETY: what was captured keeps its memory.
+            unsafe { graph.launch(&stream) }.expect("a replay");
+            check(&captured, &format!("replay {replay}"));
+            if replay == 1 {
+                check(&put(), "eager between replays");
+            }
+        }
+        drop(graph);
+    });
+}

@@ -66,3 +66,23 @@ def test_the_all_reduce_runs():
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     lines = [f"rank {rank}: the sums are 3, and the largest number behind them 2" for rank in range(2)]
     assert sorted(run.stdout.splitlines()) == lines, run.stderr
+
+
+SUMS = [f"rank {rank}: every sum is 3" for rank in range(2)]
+
+
+def test_the_first_program_of_the_readme_runs():
+    command = [sys.executable, EXAMPLES / "two_ranks.py", ranks.free_address()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert sorted(run.stdout.splitlines()) == SUMS, run.stderr
+
+
+def test_the_all_reduce_of_torch_runs_under_torchrun():
+    pytest.importorskip("torch")
+    port = ranks.free_address().rpartition(":")[2]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    command = [*torchrun, EXAMPLES / "torch_ranks.py"]
+    environment = {**os.environ, "MSCCLPP_TORCH_SIMULATED": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    # torchrun has the ranks write without a buffer, so the ends of two lines may change places.
+    assert all(line in run.stdout for line in SUMS), run.stdout + run.stderr

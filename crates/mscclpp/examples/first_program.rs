@@ -1,4 +1,4 @@
-//! Two ranks whose kernels exchange bytes: the program of the README.
+//! Two ranks whose kernels exchange bytes: the program of the page "A first program" of the book.
 
 // ANCHOR: imports
 use std::{sync::Arc, thread, time::Duration};

@@ -136,11 +136,6 @@ pub use port::ProxyServiceExt;
 pub use proxy::{BasePortChannel, BasePortChannelHandle, PortChannel, PortChannelHandle, ProxyService};
 pub use version::{Version, version};
 
-/// The program in the repository's README compiles.
-#[cfg(all(doctest, feature = "cuda-ipc"))]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
 /// The program in the package's README compiles.
 #[cfg(all(doctest, feature = "cuda-ipc"))]
 #[doc = include_str!("../README.md")]

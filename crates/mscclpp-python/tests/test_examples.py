@@ -86,3 +86,11 @@ def test_the_all_reduce_of_torch_runs_under_torchrun():
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     # torchrun has the ranks write without a buffer, so the ends of two lines may change places.
     assert all(line in run.stdout for line in SUMS), run.stdout + run.stderr
+
+
+def test_calls_that_differ_are_told_on_both_ranks():
+    command = [sys.executable, EXAMPLES / "wrong_calls.py", ranks.free_address()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    lines = sorted(run.stdout.splitlines())
+    assert [line[:10] for line in lines] == ["on rank 0:", "on rank 1:"], run.stdout + run.stderr
+    assert all("(Sum) of 1024 F32" in line and "(Max) of 1024 F32" in line for line in lines), lines

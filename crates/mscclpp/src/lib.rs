@@ -13,24 +13,28 @@
 //!
 //! | page | about |
 //! | --- | --- |
-//! | `first-program.md` | a whole program, piece by piece: begin here |
+//! | `which-front-end.md` | collectives or channels, Rust or Python: begin here |
+//! | `tutorials/06-collectives.md` | `all_reduce` and its like, by the crate `mscclpp-collectives` |
+//! | `collectives-wrong.md` | what to do when a collective hangs or computes wrong numbers |
+//! | `first-program.md` | a whole program with channels |
 //! | `tutorials/01-basic-concepts.md` | [`Context`], [`Endpoint`], [`Connection`], [`Semaphore`], [`BaseMemoryChannel`] |
 //! | `tutorials/02-bootstrap-and-communicator.md` | [`TcpBootstrap`], [`UniqueId`], [`Communicator`], [`Pending`] |
 //! | `tutorials/03-memory-channel.md` | [`RegisteredMemory`], [`MemoryChannel`]: put, get, packets |
 //! | `tutorials/04-port-channel.md` | [`ProxyService`], [`PortChannel`], [`proxy::Proxy`] |
 //! | `tutorials/05-ring.md` | a ring of ranks, and the one mistake to avoid: waiting too early. [`Communicator::mesh`] |
-//! | `tutorials/06-collectives.md` | `all_reduce` and its like, of channels and by the crate `mscclpp-collectives` |
 //! | `starting-ranks.md` | [`Rendezvous`]: mpirun, torchrun, srun, Kubernetes |
-//! | `your-own-kernels.md`, `device-calls.md` | [`KernelSource`], [`Module`], and all calls that kernels can make |
+//! | `your-own-kernels.md`, `launching-kernels.md` | [`KernelSource`], [`Module`], [`KernelArgs`] |
+//! | `device-calls.md`, `device-helpers.md` | all calls that kernels can make |
+//! | `memory-ordering.md` | what each call promises about memory |
 //! | `testing-on-sim.md` | [`Platform::Sim`]: kernels without a GPU |
 //! | `which-channel.md` | which transport and channel for what, with figures |
 //! | `coming-from-nccl.md`, `coming-from-nvshmem.md`, `coming-from-cpp.md` | what is called how in other libraries |
-//! | `memory-ordering.md` | what each call promises about memory |
 //! | `ethernet.md`, `infiniband.md`, `hip.md` | the transports, and AMD GPUs |
 //! | `writing-a-transport.md` | [`provider::TransportProvider`] |
-//! | `environment.md` | all environment variables |
+//! | `environment.md`, `versions.md` | all environment variables, and which versions may mix |
 //! | `security.md` | what strangers can do with a key and without |
-//! | `troubleshooting.md` | error messages, and what to do |
+//! | `troubleshooting.md`, `connecting-fails.md`, `hangs.md` | error messages, and what to do |
+//! | `glossary.md` | the words of the book and of this reference |
 //!
 //! ```
 //! use std::sync::Arc;

@@ -52,13 +52,13 @@ use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 ///
 // ANCHOR_END: read
 // ANCHOR: conflicts
-/// Two rows that contradict each other are an error that names both variables and their values
-/// ([`Error::EnvironmentConflict`]). There is one exception: launchers may start each other, such as srun one
-/// torchrun on each node. Then the inner launcher counts, and the outer one is ignored. torchrun is always taken for
-/// the inner one. Of two others whose numbers of ranks differ, the inner one is the upper one in the table. If these
-/// numbers are the same, or one of the two gives none, the ranks must be the same too. Values that you set yourself
-/// (the first and the third row) must always agree with the launcher; only `MSCCLPP_JOB_ID` replaces the launcher's
-/// id.
+/// If two rows contradict each other, that is an error that names both variables and their values
+/// ([`Error::EnvironmentConflict`]), with one exception: a launcher may start another one, as srun may start a torchrun on
+/// each node. Then the inner launcher's values are used, and the outer one's are ignored. torchrun always counts as the
+/// inner one. If two other launchers give different numbers of ranks, the one whose row comes first in the table counts as
+/// the inner one. If they give the same number, or one of them gives none, their ranks must be the same too. Values that
+/// you set yourself (the first and the third row) must always agree with the launcher; only `MSCCLPP_JOB_ID` replaces the
+/// launcher's id.
 // ANCHOR_END: conflicts
 ///
 /// # Where the ranks meet

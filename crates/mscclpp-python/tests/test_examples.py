@@ -94,3 +94,19 @@ def test_calls_that_differ_are_told_on_both_ranks():
     lines = sorted(run.stdout.splitlines())
     assert [line[:10] for line in lines] == ["on rank 0:", "on rank 1:"], run.stdout + run.stderr
     assert all("(Sum) of 1024 F32" in line and "(Max) of 1024 F32" in line for line in lines), lines
+
+
+def test_the_all_reduce_of_two_nodes_runs():
+    address = ranks.free_address()
+    runs = []
+    for rank in range(2):
+        job = {"MSCCLPP_RANK": str(rank), "MSCCLPP_N_RANKS": "2", "MSCCLPP_ADDRESS": address}
+        environment = {**os.environ, **job, "MSCCLPP_HOSTID": f"node {rank}"}
+        command = [sys.executable, EXAMPLES / "from_env.py"]
+        runs.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+    try:
+        lines = [run.communicate(timeout=300)[0] for run in runs]
+    finally:
+        for run in runs:
+            run.kill()
+    assert lines == [f"rank {rank} of 2 on GPU 0: every sum is 3\n" for rank in range(2)]

@@ -1,24 +1,27 @@
 //! Collectives of GPUs, on one node or several: `all_reduce` and its like, over the channels of [`mscclpp`].
 //!
-//! [`Collectives`] has them as methods on [`DeviceSlice`]s, and by addresses, for bindings: [`Collectives::enqueue`].
+//! All ranks make their [`Collectives`] together, and then the same calls in the same order, on [`DeviceSlice`]s. Bindings to
+//! other languages pass addresses: [`Collectives::enqueue`].
 //!
 //! | collective | what a rank gets |
 //! | --- | --- |
-//! | [`all_reduce`](Collectives::all_reduce) | the numbers of all, reduced |
-//! | [`reduce_scatter`](Collectives::reduce_scatter) | its part of them |
-//! | [`reduce`](Collectives::reduce) | all of them, on one rank |
-//! | [`all_gather`](Collectives::all_gather) | the numbers of all, one after the other |
-//! | [`all_gather_v`](Collectives::all_gather_v) | the same, of ranks that give different counts |
-//! | [`gather`](Collectives::gather) | the same, on one rank |
-//! | [`all_to_all`](Collectives::all_to_all), [`all_to_all_v`](Collectives::all_to_all_v) | its part of the numbers of each |
-//! | [`broadcast`](Collectives::broadcast), [`scatter`](Collectives::scatter) | the numbers of one rank, or its part of them |
+//! | [`all_reduce`](Collectives::all_reduce) | the sums (or another reduction) of the numbers of all ranks |
+//! | [`reduce_scatter`](Collectives::reduce_scatter) | its part of the sums |
+//! | [`reduce`](Collectives::reduce) | on one rank, all sums; on the others, nothing |
+//! | [`all_gather`](Collectives::all_gather) | the numbers of all ranks, one after the other |
+//! | [`all_gather_v`](Collectives::all_gather_v) | the same, where ranks may give different counts |
+//! | [`gather`](Collectives::gather) | on one rank, the numbers of all ranks; on the others, nothing |
+//! | [`all_to_all`](Collectives::all_to_all), [`all_to_all_v`](Collectives::all_to_all_v) | from each rank, the part that is for it |
+//! | [`broadcast`](Collectives::broadcast) | the numbers of one rank |
+//! | [`scatter`](Collectives::scatter) | its part of the numbers of one rank |
 //! | [`send`](Collectives::send), [`recv`](Collectives::recv) | the message of one rank |
 //! | [`exchange`](Collectives::exchange) | the messages of several ranks |
-//! | [`barrier`](Collectives::barrier) | nothing, but not before all are there |
-//! | [`all_reduce_rows`](Collectives::all_reduce_rows) | what a kernel of yours makes of the sums, in the same launch |
+//! | [`barrier`](Collectives::barrier) | nothing: its stream goes on when the streams of all ranks have come to this call |
+//! | [`all_reduce_rows`](Collectives::all_reduce_rows) | the results that a kernel of yours computes from the sums, in the same launch |
 //!
-//! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know; a program may do some by
-//! kernels of its own ([`Algorithm`]). The kernels are in the headers `mscclpp/collective_device.hpp` and those that it includes.
+//! A [`Selector`] chooses how a call is carried out, from its size and what else all ranks know. A program may replace the
+//! kernel of a collective by its own ([`Algorithm`]). The kernels are in the headers `mscclpp/collective_device.hpp` and those
+//! that it includes.
 //!
 //! # Features
 //! `half` (default): `half::f16` and `half::bf16` as numbers. `cuda-ipc`, `ethernet`, `cuda-12040`, `cuda-13000` and

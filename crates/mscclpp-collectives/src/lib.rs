@@ -16,8 +16,8 @@
 //! | [`scatter`](Collectives::scatter) | its part of the numbers of one rank |
 //! | [`send`](Collectives::send), [`recv`](Collectives::recv) | the message of one rank |
 //! | [`exchange`](Collectives::exchange) | the messages of several ranks |
-//! | [`barrier`](Collectives::barrier) | nothing: its stream goes on when the streams of all ranks have come to this call |
-//! | [`all_reduce_rows`](Collectives::all_reduce_rows) | the results that a kernel of yours computes from the sums, in the same launch |
+//! | [`barrier`](Collectives::barrier) | nothing: its stream waits for this call of all ranks |
+//! | [`all_reduce_rows`](Collectives::all_reduce_rows) | what your kernel computes from the sums, in the same launch |
 //!
 //! A [`Selector`] chooses how a call is carried out, from its size and what else all ranks know. A program may replace the
 //! kernel of a collective by its own ([`Algorithm`]). The kernels are in the headers `mscclpp/collective_device.hpp` and those

@@ -11,7 +11,7 @@
 //! | [`all_gather`](Collectives::all_gather) | the numbers of all ranks, one after the other |
 //! | [`all_gather_v`](Collectives::all_gather_v) | the same, where ranks may give different counts |
 //! | [`gather`](Collectives::gather) | on one rank, the numbers of all ranks; on the others, nothing |
-//! | [`all_to_all`](Collectives::all_to_all), [`all_to_all_v`](Collectives::all_to_all_v) | from each rank, the part that is for it |
+//! | [`all_to_all`](Collectives::all_to_all), [`all_to_all_v`](Collectives::all_to_all_v) | a part from each rank |
 //! | [`broadcast`](Collectives::broadcast) | the numbers of one rank |
 //! | [`scatter`](Collectives::scatter) | its part of the numbers of one rank |
 //! | [`send`](Collectives::send), [`recv`](Collectives::recv) | the message of one rank |

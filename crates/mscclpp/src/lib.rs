@@ -69,8 +69,8 @@
 //! | `cuda-ipc` | yes | the CUDA IPC transport and the CUDA platform |
 //! | `ethernet` | yes | the Ethernet transport: CPUs and GPUs of one node or many, over TCP |
 //! | `ib` | yes | the InfiniBand transport: RDMA adapters, InfiniBand or RoCE, where libibverbs finds some |
-//! | `cuda-12040` | yes | which CUDA version's symbols cudarc declares; newer drivers are fine |
-//! | `cuda-13000` | no | the same for builds in which another crate has cudarc at CUDA 13: turn the defaults off then |
+//! | `cuda-12040` | yes | cudarc with the symbols of CUDA 12.4; newer drivers work too |
+//! | `cuda-13000` | no | the same of CUDA 13, if another crate of the build uses it; turn the default features off then |
 //! | `hip` | no | the platform for AMD GPUs. No such GPU has run it yet |
 //!
 //! Without `cuda-ipc` the build has no code of the CUDA driver in it, and devices are simulated. `cuda-12040` and `cuda-13000`
@@ -82,7 +82,7 @@
 //! mscclpp = { path = "...", default-features = false, features = ["cuda-ipc", "cuda-13000"] }
 //! ```
 //!
-//! Nothing of CUDA is needed to build or to start a program; the driver is loaded when a CUDA device is first used.
+//! Building and starting a program need no CUDA; the driver is loaded when a CUDA device is first used.
 // ANCHOR_END: features
 //!
 //! # When a rank dies

@@ -189,11 +189,13 @@ memcheck  test mscclpp it memory_channels::
 memcheck  test mscclpp-collectives registered
 memcheck  test mscclpp-collectives failing_calls
 memcheck  test mscclpp-collectives rows one_rank two_ranks
+memcheck  test mscclpp-ep it calls::random
 racecheck example mscclpp gpu_ping_pong
 racecheck example mscclpp custom_kernel
 racecheck example mscclpp ring_all_gather
 racecheck test mscclpp it blocks::
 racecheck test mscclpp-collectives registered
+racecheck test mscclpp-ep it calls::random
 "
 SANITIZER=${COMPUTE_SANITIZER:-$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer || echo compute-sanitizer)}
 

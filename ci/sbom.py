@@ -17,7 +17,7 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TARGET = "x86_64-unknown-linux-gnu"
 # The Python package, the library in place of NCCL, the benchmark program, and the crate that depends on the most others.
-ROOTS = ("mscclpp-python", "mscclpp-nccl", "mscclpp-bench", "mscclpp-collectives")
+ROOTS = ("mscclpp-python", "mscclpp-nccl", "mscclpp-bench", "mscclpp-collectives", "mscclpp-ep")
 
 
 def cargo(*arguments: str) -> str:

@@ -4,6 +4,7 @@
 #ifndef MSCCLPP_EP_COMBINE_DEVICE_HPP_
 #define MSCCLPP_EP_COMBINE_DEVICE_HPP_
 
+#include "mscclpp/copy_device.hpp"
 #include "mscclpp/ep_call_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -11,10 +12,11 @@
 namespace mscclpp {
 namespace detail {
 
-// One choice of a token: its row (none if negative), and its weight.
+// A term of a sum: its row, as it is or as packets, or null if there is none; its weight; and the rank from which it comes.
 struct EpTerm {
-  int32_t row;
+  const uint8_t* row;
   float weight;
+  uint32_t rank;
 };
 
 // A combine, as one block does it. `terms` is memory of the warp, shared by its threads.
@@ -115,7 +117,8 @@ struct EpCombiner {
     warpSync();
     for (uint32_t k = b.lane; k < ep.topK; k += 32) {
       const bool isHere = signedWord(received, 1 + k) >= 0;
-      terms[k].row = isHere ? signedWord(received, 1 + 2 * ep.topK + k) : -1;
+      const int32_t row = isHere ? signedWord(received, 1 + 2 * ep.topK + k) : -1;
+      terms[k].row = row < 0 ? nullptr : call.rows + static_cast<uint64_t>(row) * ep.resultBytes;
       terms[k].weight = bitsAs<float>(load4(received + (1 + ep.topK + k) * 4ull));
     }
     if (call.weights != nullptr && call.exact == 0 && call.oneRow == 0) {
@@ -138,30 +141,46 @@ struct EpCombiner {
       for (uint32_t k = 0; k < ep.topK; ++k) {
         if (signedWord(receivedRow(owner, row), 1 + k) < 0) continue;
         const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + k;
-        const int32_t from = terms[k].row;
-        for (uint32_t i = b.lane; i < words; i += 32) putChoice(owner, choice, i, from < 0 ? 0 : wordOf(from, i), packed);
+        sendWhole(packed ? choicePacket(owner, choice) : choiceRow(owner, choice), terms[k].row, packed);
       }
+      return true;
+    }
+    uint8_t* const place = packed ? partPacket(owner, ep.rank, row) : partRow(owner, ep.rank, row);
+    if (call.oneRow != 0) {
+      uint32_t k = 0;
+      while (k + 1 < ep.topK && terms[k].row == nullptr) ++k;
+      sendWhole(place, terms[k].row, packed);
       return true;
     }
     for (uint32_t i = b.lane; i < words; i += 32) {
       float sums[Count] = {};
-      bool isWhole = false;
-      uint64_t word = 0;
-      for (uint32_t k = 0; k < ep.topK && !isWhole; ++k) {
+      for (uint32_t k = 0; k < ep.topK; ++k) {
         const EpTerm term = terms[k];
-        if (term.row < 0) continue;
-        word = wordOf(term.row, i);
-        isWhole = call.oneRow != 0;
-        addTo(sums, term.weight, word);
+        if (term.row != nullptr) addTo(sums, term.weight, messageWord(term.row, ep.resultBytes, i));
       }
-      putPart(owner, row, i, isWhole ? word : narrowed(sums), packed);
+      put(place, i, narrowed(sums), packed);
     }
     return true;
   }
 
-  MSCCLPP_DEVICE_INLINE uint64_t wordOf(int32_t row, uint32_t i) const {
-    return messageWord(call.rows + static_cast<uint64_t>(row) * ep.resultBytes, ep.resultBytes, i);
+  // Sends a row as it is, or zeros if there is none. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, bool packed) const {
+    if (!packed && row != nullptr) {
+      copy<4>(place, row, ep.resultBytes, b.lane, 32);
+      return;
+    }
+    for (uint32_t i = b.lane; i < words; i += 32) {
+      put(place, i, row == nullptr ? 0 : messageWord(row, ep.resultBytes, i), packed);
+    }
   }
+  MSCCLPP_DEVICE_INLINE void put(uint8_t* place, uint32_t i, uint64_t word, bool packed) const {
+    if (packed) {
+      packets.put(place + i * 16ull, word);
+    } else {
+      storeMessageWord(place, ep.resultBytes, i, word);
+    }
+  }
+
   MSCCLPP_DEVICE_INLINE static void addTo(float (&sums)[Count], float weight, uint64_t word) {
 #pragma unroll
     for (uint32_t j = 0; j < Count; ++j) {
@@ -176,31 +195,17 @@ struct EpCombiner {
   }
 
   // The places of what comes to a token's rank: from each rank the sums of its rows, and for each choice its row.
-  MSCCLPP_DEVICE_INLINE uint8_t* partPacket(uint32_t at, uint32_t from, uint64_t row, uint32_t i) const {
-    return b.place(at, ep.resultPackets + ((from * static_cast<uint64_t>(ep.packetTokens) + row) * words + i) * 16);
+  MSCCLPP_DEVICE_INLINE uint8_t* partPacket(uint32_t at, uint32_t from, uint64_t row) const {
+    return b.place(at, ep.resultPackets + (from * static_cast<uint64_t>(ep.packetTokens) + row) * words * 16);
   }
   MSCCLPP_DEVICE_INLINE uint8_t* partRow(uint32_t at, uint32_t from, uint64_t row) const {
     return b.place(at, ep.results + (from * static_cast<uint64_t>(ep.capacity) + row) * ep.resultStride);
   }
-  MSCCLPP_DEVICE_INLINE uint8_t* choicePacket(uint32_t at, uint64_t choice, uint32_t i) const {
-    return b.place(at, ep.resultPackets + (choice * words + i) * 16);
+  MSCCLPP_DEVICE_INLINE uint8_t* choicePacket(uint32_t at, uint64_t choice) const {
+    return b.place(at, ep.resultPackets + choice * words * 16);
   }
   MSCCLPP_DEVICE_INLINE uint8_t* choiceRow(uint32_t at, uint64_t choice) const {
     return b.place(at, ep.choiceResults + choice * ep.resultStride);
-  }
-  MSCCLPP_DEVICE_INLINE void putPart(uint32_t owner, uint32_t row, uint32_t i, uint64_t word, bool packed) const {
-    if (packed) {
-      packets.put(partPacket(owner, ep.rank, row, i), word);
-    } else {
-      storeMessageWord(partRow(owner, ep.rank, row), ep.resultBytes, i, word);
-    }
-  }
-  MSCCLPP_DEVICE_INLINE void putChoice(uint32_t owner, uint64_t choice, uint32_t i, uint64_t word, bool packed) const {
-    if (packed) {
-      packets.put(choicePacket(owner, choice, i), word);
-    } else {
-      storeMessageWord(choiceRow(owner, choice), ep.resultBytes, i, word);
-    }
   }
 
   // ---- the token's rank
@@ -210,47 +215,58 @@ struct EpCombiner {
     bool failed = false;
     if (!packed && b.thread < ep.ranks && load4(tables->sent + b.thread) != 0) failed = !b.hasArrived(b.thread);
     if (blockAny(failed)) return false;
-    for (uint32_t token = b.warp; token < call.tokens && !failed; token += b.warps) {
-      for (uint32_t i = b.lane; i < words && !failed; i += 32) failed = !sumWord(token, i, packed);
-    }
+    for (uint32_t token = b.warp; token < call.tokens && !failed; token += b.warps) failed = !sumToken(token, packed);
     return !blockAny(failed);
   }
 
-  // Sums word i of a token. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool sumWord(uint32_t token, uint32_t i, bool packed) const {
-    float sums[Count] = {};
-    uint64_t word = 0;
-    if (call.exact != 0) {
-      for (uint32_t k = 0; k < ep.topK; ++k) {
-        const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + k;
+  // Notes the terms of a token for the warp, and returns how many there are: one for each choice, or for each rank.
+  MSCCLPP_DEVICE_INLINE uint32_t noteTermsOf(uint32_t token, bool packed) const {
+    const uint32_t n = call.exact != 0 ? ep.topK : ep.ranks;
+    warpSync();
+    for (uint32_t j = b.lane; j < n; j += 32) {
+      EpTerm term = {nullptr, 1.0f, j};
+      if (call.exact != 0) {
+        const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + j;
         const int32_t expert = signedWord(call.tables + ep.tableChoices, choice);
-        if (expert < 0) continue;
-        const uint32_t rank = load4(ep.experts + expert) >> 16;
-        if (!packed) {
-          word = messageWord(choiceRow(ep.rank, choice), ep.resultBytes, i);
-        } else if (!b.take(packets, choicePacket(ep.rank, choice, i), word, rank)) {
-          return false;
-        }
         const uint8_t* const weights =
             call.weights != nullptr ? reinterpret_cast<const uint8_t*>(call.weights) : call.tables + ep.tableWeights;
-        addTo(sums, bitsAs<float>(load4(weights + choice * 4)), word);
-      }
-    } else {
-      for (uint32_t r = 0; r < ep.ranks; ++r) {
-        const int32_t row = rowOf(token, r);
-        if (row < 0) continue;
-        if (!packed) {
-          word = messageWord(partRow(ep.rank, r, static_cast<uint32_t>(row)), ep.resultBytes, i);
-        } else if (!b.take(packets, partPacket(ep.rank, r, static_cast<uint32_t>(row), i), word, r)) {
-          return false;
+        term.weight = bitsAs<float>(load4(weights + choice * 4));
+        if (expert >= 0) {
+          term.rank = load4(ep.experts + expert) >> 16;
+          term.row = packed ? choicePacket(ep.rank, choice) : choiceRow(ep.rank, choice);
         }
-        addTo(sums, 1.0f, word);
+      } else {
+        const int32_t row = rowOf(token, j);
+        if (row >= 0) term.row = packed ? partPacket(ep.rank, j, static_cast<uint32_t>(row)) : partRow(ep.rank, j, static_cast<uint32_t>(row));
       }
+      terms[j] = term;
     }
+    warpSync();
+    return n;
+  }
+
+  // Sums the terms of a token. All threads of a warp call it, and get whether all terms came.
+  MSCCLPP_DEVICE_INLINE bool sumToken(uint32_t token, bool packed) const {
+    const uint32_t n = noteTermsOf(token, packed);
     const uint64_t at = static_cast<uint64_t>(token) * ep.resultBytes;
-    if (call.bias != nullptr) addTo(sums, 1.0f, messageWord(call.bias + at, ep.resultBytes, i));
-    storeMessageWord(call.out + at, ep.resultBytes, i, narrowed(sums));
-    return true;
+    bool failed = false;
+    for (uint32_t i = b.lane; i < words && !failed; i += 32) {
+      float sums[Count] = {};
+      for (uint32_t j = 0; j < n && !failed; ++j) {
+        const EpTerm term = terms[j];
+        if (term.row == nullptr) continue;
+        uint64_t word = 0;
+        if (!packed) {
+          word = messageWord(term.row, ep.resultBytes, i);
+        } else {
+          failed = !b.take(packets, term.row + i * 16ull, word, term.rank);
+        }
+        addTo(sums, term.weight, word);
+      }
+      if (call.bias != nullptr) addTo(sums, 1.0f, messageWord(call.bias + at, ep.resultBytes, i));
+      if (!failed) storeMessageWord(call.out + at, ep.resultBytes, i, narrowed(sums));
+    }
+    return !warpFailed(failed);
   }
 };
 

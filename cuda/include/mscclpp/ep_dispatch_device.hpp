@@ -3,6 +3,7 @@
 #ifndef MSCCLPP_EP_DISPATCH_DEVICE_HPP_
 #define MSCCLPP_EP_DISPATCH_DEVICE_HPP_
 
+#include "mscclpp/copy_device.hpp"
 #include "mscclpp/ep_call_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -186,25 +187,34 @@ struct EpDispatcher {
     return static_cast<uint64_t>(static_cast<const uint8_t*>(inTables) - call.tables);
   }
 
-  // Puts word i of a segment of row n into the memory of rank r.
-  MSCCLPP_DEVICE_INLINE void put(uint32_t r, uint64_t n, uint32_t segment, uint32_t i, uint64_t word) const {
+  // Returns the place of a segment of row n of this rank in the memory of rank r, for packets or as it is.
+  MSCCLPP_DEVICE_INLINE uint8_t* placeAt(uint32_t r, uint64_t n, uint32_t segment) const {
+    return packed ? packetAt(r, ep.rank, n, segment) : rowAt(r, ep.rank, n, segment);
+  }
+  // Puts word i of a segment into its place.
+  MSCCLPP_DEVICE_INLINE void put(uint8_t* place, uint32_t segment, uint32_t i, uint64_t word) const {
     if (packed) {
-      const uint64_t packet = (static_cast<uint64_t>(ep.rank) * ep.packetTokens + n) * ep.rowWords + ep.segmentWord[segment] + i;
-      packets.put(b.place(r, ep.packets + packet * 16), word);
+      packets.put(place + i * 16ull, word);
     } else {
-      storeMessageWord(rowAt(r, ep.rank, n, segment), ep.segmentBytes[segment], i, word);
+      storeMessageWord(place, ep.segmentBytes[segment], i, word);
     }
+  }
+  // Returns the place of the packets of a segment of row n of rank `from` in the scratch of rank `at`.
+  MSCCLPP_DEVICE_INLINE uint8_t* packetAt(uint32_t at, uint32_t from, uint64_t n, uint32_t segment) const {
+    const uint64_t row = static_cast<uint64_t>(from) * ep.packetTokens + n;
+    return b.place(at, ep.packets + (row * ep.rowWords + ep.segmentWord[segment]) * 16);
   }
   // Returns the place of a segment of row n of rank `from` in the scratch of rank `at`.
   MSCCLPP_DEVICE_INLINE uint8_t* rowAt(uint32_t at, uint32_t from, uint64_t n, uint32_t segment) const {
     return b.place(at, ep.segments[segment] + (static_cast<uint64_t>(from) * ep.capacity + n) * ep.segmentStride[segment]);
   }
-  // Puts a word of token t of those that are routed into the memory of all ranks to which the token goes.
-  MSCCLPP_DEVICE_INLINE void putAll(uint32_t t, uint32_t segment, uint32_t i, uint64_t word) const {
-    for (uint32_t n = 0; n < ep.ranks; ++n) {
-      const uint32_t r = (ep.rank + n) % ep.ranks;
+  // Calls `use` with each rank to which token t of those that are routed goes, and the token's row there. Each rank begins with
+  // itself, so that they do not all write to one.
+  template <class Use>
+  MSCCLPP_DEVICE_INLINE void forRanks(uint32_t t, Use use) const {
+    for (uint32_t n = 0, r = ep.rank; n < ep.ranks; ++n, r = r + 1 == ep.ranks ? 0 : r + 1) {
       const int32_t row = routing.rows[t * ep.ranks + r];
-      if (row >= 0) put(r, static_cast<uint32_t>(row), segment, i, word);
+      if (row >= 0) use(r, static_cast<uint32_t>(row));
     }
   }
 
@@ -222,7 +232,14 @@ struct EpDispatcher {
     for (uint32_t source = segment == 0 ? 0 : 1; segment < ep.parts; ++segment, ++source) {
       const uint32_t bytes = ep.segmentBytes[segment];
       const uint8_t* const row = call.rows[source] + static_cast<uint64_t>(token) * bytes;
-      for (uint32_t i = b.lane; i < (bytes + 7) / 8; i += 32) putAll(t, segment, i, messageWord(row, bytes, i));
+      forRanks(t, [&](uint32_t r, uint32_t n) {
+        uint8_t* const place = placeAt(r, n, segment);
+        if (packed) {
+          for (uint32_t i = b.lane; i < (bytes + 7) / 8; i += 32) packets.put(place + i * 16ull, messageWord(row, bytes, i));
+        } else {
+          copy<4>(place, row, bytes, b.lane, 32);
+        }
+      });
     }
     if (!call.again) sendRoute(token, t);
   }
@@ -233,10 +250,8 @@ struct EpDispatcher {
     const auto weight = [&](uint32_t k) {
       return call.weights == nullptr ? bitsAs<uint32_t>(1.0f) : load4(call.weights + static_cast<uint64_t>(token) * choices + k);
     };
-    for (uint32_t n = 0; n < ep.ranks; ++n) {
-      const uint32_t r = (ep.rank + n) % ep.ranks;
-      const int32_t row = routing.rows[t * ep.ranks + r];
-      if (row < 0) continue;
+    forRanks(t, [&](uint32_t r, uint32_t row) {
+      uint8_t* const place = placeAt(r, row, ep.parts);
       // Returns number j of the row: the token, the local experts, the weights, the places.
       const auto number = [&](uint32_t j) -> uint32_t {
         if (j == 0) return token;
@@ -248,9 +263,9 @@ struct EpDispatcher {
         return j <= 2 * choices ? weight(k) : isThere ? routing.places[t * choices + k] : 0;
       };
       for (uint32_t i = b.lane; i < words; i += 32) {
-        put(r, static_cast<uint32_t>(row), ep.parts, i, number(2 * i) | static_cast<uint64_t>(number(2 * i + 1)) << 32);
+        put(place, ep.parts, i, number(2 * i) | static_cast<uint64_t>(number(2 * i + 1)) << 32);
       }
-    }
+    });
     const uint64_t at = static_cast<uint64_t>(token) * choices;
     for (uint32_t r = b.lane; r < ep.ranks; r += 32) {
       store4(call.tables + ep.tableRows + (static_cast<uint64_t>(token) * ep.ranks + r) * 4,
@@ -273,6 +288,19 @@ struct EpDispatcher {
     using E4m3 = Number<ReduceF8E4m3>;
     const uint32_t bytes = ep.hidden * 2, groups = (ep.hidden + 127) / 128, half = b.lane / 16;
     const uint8_t* const row = call.rows[0] + static_cast<uint64_t>(token) * bytes;
+    // Thread r has the places of the numbers and of the scales at rank r, if the token goes there.
+    uint64_t places[2] = {0, 0};
+    const int32_t own = b.lane < ep.ranks ? routing.rows[t * ep.ranks + b.lane] : -1;
+    for (uint32_t segment = 0; segment < 2 && own >= 0; ++segment) {
+      places[segment] = reinterpret_cast<uint64_t>(placeAt(b.lane, static_cast<uint32_t>(own), segment));
+    }
+    // Puts a word of a segment, if `has` is true, at all ranks to which the token goes. All threads of the warp call it.
+    const auto putAll = [&](bool has, uint32_t segment, uint32_t i, uint64_t word) {
+      for (uint32_t r = 0; r < ep.ranks; ++r) {
+        const uint64_t place = warpShuffle(places[segment], r);
+        if (has && place != 0) put(reinterpret_cast<uint8_t*>(place), segment, i, word);
+      }
+    };
     uint64_t exponents = 0;
     for (uint32_t group = 0; group < groups; group += 2) {
       const uint32_t at = (group + half) * 128 + b.lane % 16 * 8;
@@ -304,16 +332,16 @@ struct EpDispatcher {
       uint64_t word = 0;
 #pragma unroll
       for (uint32_t j = 0; j < 8; ++j) word |= E4m3::narrow(multiplyValues(values[j], factor)) << (8 * j);
-      if (at < ep.hidden) putAll(t, 0, at / 8, word);
+      putAll(at < ep.hidden, 0, at / 8, word);
       const uint32_t bits = bitsAs<uint32_t>(scale), other = warpShuffle(bits, 16);
       if (ep.quantisation == EpE4m3) {
-        if (b.lane == 0) putAll(t, 1, group / 2, bits | static_cast<uint64_t>(group + 1 < groups ? other : 0) << 32);
+        putAll(b.lane == 0, 1, group / 2, bits | static_cast<uint64_t>(group + 1 < groups ? other : 0) << 32);
         continue;
       }
       const uint32_t second = group + 1 < groups ? other >> 23 : 0;
       exponents |= static_cast<uint64_t>(bits >> 23 | second << 8) << (group % 8 * 8);
       if (group % 8 == 6 || group + 2 >= groups) {
-        if (b.lane == 0) putAll(t, 1, group / 8, exponents);
+        putAll(b.lane == 0, 1, group / 8, exponents);
         exponents = 0;
       }
     }
@@ -414,12 +442,9 @@ struct EpDispatcher {
     uint8_t* const received =
         call.tables + ep.tableReceived + (static_cast<uint64_t>(r) * ep.capacity + n) * ep.segmentStride[ep.parts];
     const auto take = [&](uint32_t segment, uint32_t i, uint64_t& word) {
-      if (!asPackets) {
-        word = messageWord(rowAt(ep.rank, r, n, segment), ep.segmentBytes[segment], i);
-        return true;
-      }
-      const uint64_t packet = (static_cast<uint64_t>(r) * ep.packetTokens + n) * ep.rowWords + ep.segmentWord[segment] + i;
-      return b.take(packets, b.place(ep.rank, ep.packets + packet * 16), word, r);
+      if (asPackets) return b.take(packets, packetAt(ep.rank, r, n, segment) + i * 16ull, word, r);
+      word = messageWord(rowAt(ep.rank, r, n, segment), ep.segmentBytes[segment], i);
+      return true;
     };
     bool failed = false;
     if (!call.again) {
@@ -440,20 +465,28 @@ struct EpDispatcher {
     if (call.layout == EpLayoutRank && !asPackets) return true;
     for (uint32_t segment = 0; segment < ep.parts && !failed; ++segment) {
       const uint32_t bytes = ep.segmentBytes[segment];
-      for (uint32_t i = b.lane; i < (bytes + 7) / 8 && !failed; i += 32) {
-        uint64_t word = 0;
-        failed = !take(segment, i, word);
-        if (failed) break;
-        if (call.layout == EpLayoutRank) {
-          storeMessageWord(rowAt(ep.rank, r, n, segment), bytes, i, word);
-          continue;
-        }
+      uint8_t* const row = rowAt(ep.rank, r, n, segment);
+      // Calls `use` with each place of the row in the layout.
+      const auto forPlaces = [&](auto use) {
         int32_t last = -1;
         for (uint32_t k = 0; k < choices; ++k) {
           const int32_t place = signedWord(received, 1 + 2 * choices + k);
-          if (place < 0 || (place == last && call.layout == EpLayoutToken)) continue;
-          storeMessageWord(call.out[segment] + static_cast<uint64_t>(place) * bytes, bytes, i, word);
+          if (place >= 0 && place != last) use(call.out[segment] + static_cast<uint64_t>(place) * bytes);
           last = place;
+        }
+      };
+      if (!asPackets) {
+        forPlaces([&](uint8_t* place) { copy<4>(place, row, bytes, b.lane, 32); });
+        continue;
+      }
+      for (uint32_t i = b.lane; i < (bytes + 7) / 8; i += 32) {
+        uint64_t word = 0;
+        failed = failed || !take(segment, i, word);
+        if (failed) continue;
+        if (call.layout == EpLayoutRank) {
+          storeMessageWord(row, bytes, i, word);
+        } else {
+          forPlaces([&](uint8_t* place) { storeMessageWord(place, bytes, i, word); });
         }
       }
     }

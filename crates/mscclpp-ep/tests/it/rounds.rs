@@ -85,7 +85,7 @@ fn tokens(model: &Model, options: &Options, random: &mut Random) -> Tokens {
     Tokens { count, ids, weights, parts, bias }
 }
 
-/// What a rank gives to its dispatch, and the memory for what comes.
+/// The memory that a rank gives to its dispatch, and that for what comes.
 struct Call {
     layout: Layout,
     parts: Vec<DeviceBuffer>,
@@ -219,7 +219,7 @@ fn received(model: &Model, routed: &Routed, part: usize, copy: &DeviceBuffer) ->
     (0..(model.ranks * model.capacity) as u64).flat_map(row).collect()
 }
 
-/// What the experts of a rank make of what came.
+/// Returns the rows that the experts of a rank make of those that came.
 fn made(model: &Model, call: &Call, rows: &[Row], rank: usize) -> Vec<u8> {
     let bytes = model.result_bytes();
     let (places, _) = model.places(rows, rank, call.layout);

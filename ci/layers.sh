@@ -3,6 +3,7 @@
 #
 # - mscclpp-os stands alone, mscclpp-net depends on it alone, and mscclpp-bootstrap on these two;
 # - core, and every crate that does not name CUDA, does not depend on CUDA; core and proxy depend on no network;
+# - the crate of experts does not depend on that of collectives;
 # - mscclpp without its features does not depend on CUDA, builds, and runs on simulated devices;
 # - test support is in no program; the conformance suite depends on no transport, the test support on no crate of the workspace;
 # - mscclpp with Ethernet alone does not depend on CUDA either, and connects CPUs;
@@ -36,6 +37,7 @@ tree mscclpp-net | sed '/^mscclpp-os$/d' | refuse "mscclpp-net" 'mscclpp.*'
 tree mscclpp-bootstrap | sed -E '/^mscclpp-(net|os)$/d' | refuse "mscclpp-bootstrap" 'mscclpp.*'
 tree mscclpp-gpu-sys --features cuda-12040 | refuse "mscclpp-gpu-sys" 'mscclpp.*'
 tree mscclpp-kernels | refuse "mscclpp-kernels" '.*'
+tree mscclpp-ep | refuse "mscclpp-ep" 'mscclpp-collectives'
 tree mscclpp-derive | refuse "mscclpp-derive" '.*'
 tree mscclpp-gpu | refuse "mscclpp-gpu without features" 'mscclpp-(gpu-sys|net)|cudarc'
 tree mscclpp-gpu --features hip | refuse "mscclpp-gpu for HIP alone" 'cudarc'

@@ -49,7 +49,7 @@ const HOPS: &[&str] = &["ll8-pingpong", "ll16-pingpong", "signal-pingpong"];
 const COLLECTIVES: &[&str] =
     &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "tune", "all-reduce-rmsnorm"];
 const COMPARED: &[&str] = &["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
-const BESIDE: &[&str] = &["ethernet-bw", "ib-bw", "ib-lat", "launches"];
+const BESIDE: &[&str] = &["ethernet-bw", "ib-bw", "ib-lat", "launches", "experts"];
 /// The workloads whose size is no message's.
 const OTHER_SIZES: &[&str] = &["signal-pingpong", "fifo", "launches", "proxy-idle", "bootstrap"];
 
@@ -88,7 +88,7 @@ const COLUMNS: [(&str, &[&str]); 14] = [
     ),
     (
         "  baseline  for ethernet-bw, the plain socket of this run; for ib-bw and ib-lat, the bare verbs of this run; for\n            \
-         launches, the driver's call of this run\n  goal      what this project aims at, in proportion to the baseline; `hold \
+         launches, the driver's call of this run; for experts, the collectives of this run\n  goal      what this project aims at, in proportion to the baseline; `hold \
          --baseline FILE` shows goals of other rows",
         BESIDE,
     ),

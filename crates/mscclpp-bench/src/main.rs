@@ -15,6 +15,7 @@ mod doctor;
 mod ethernet;
 mod ethernet_bw;
 mod exchange;
+mod experts;
 mod fifo;
 mod help;
 mod hold;
@@ -122,6 +123,8 @@ enum Command {
     Tune(BetweenRanks<collectives::TuneOptions>),
     /// Two processes, an all_reduce of f16 followed by residual and RMSNorm: in one launch, in two, and without them.
     AllReduceRmsnorm(BetweenRanks<rms_norm::Options>),
+    /// Dispatch and combine of a mixture-of-experts layer between processes, beside the collectives that do the same work.
+    Experts(BetweenRanks<experts::Options>),
     /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
     Bootstrap(Alone<bootstrap::Options>),
     /// Repeats earlier measurements, and fails, naming each row that has become slower.
@@ -221,6 +224,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::AllToAll(workload) => workload.run(collectives::all_to_all),
         Command::Tune(workload) => workload.run(collectives::tune),
         Command::AllReduceRmsnorm(workload) => workload.run(rms_norm::run),
+        Command::Experts(workload) => workload.run(experts::run),
         Command::Fifo(workload) => workload.run(fifo::run),
         Command::Launches(workload) => workload.run(launch_cost::run),
         Command::ProxyIdle(workload) => workload.run(proxy_idle::run),

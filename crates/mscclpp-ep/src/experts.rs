@@ -51,7 +51,7 @@ pub struct Experts {
 impl Experts {
     pub(crate) fn connect(builder: ExpertsBuilder) -> Result<Self> {
         let ExpertsBuilder { comm, gpu, ranks, tag, timeout, mut settings, kernels } = builder;
-        let group = Group::meet(&comm, "experts", mscclpp_kernels::FINGERPRINT, ranks, tag)?;
+        let group = Group::meet(&comm, "experts", scratch::build(), ranks, tag)?;
         let n = group.ranks().len();
         group.all_have("the settings of experts", settings.check(n))?;
         group.agree(&settings.agreed(n))?;

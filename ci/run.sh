@@ -94,7 +94,7 @@ step_races_all() {
     cargo build -p mscclpp --examples
     clean_of_races -p mscclpp --test it -- memory_channels:: packets:: ported:: lifetimes:: port_lifetimes:: port_kernels::
     clean_of_races -p mscclpp --test examples
-    clean_of_races -p mscclpp-collectives --test it -- algorithm:: oracle:: rows:: registered:: nodes
+    clean_of_races -p mscclpp-collectives --test it -- algorithm:: groups:: oracle:: rows:: registered:: nodes
     local example
     for example in two_ranks all_reduce all_reduce_by_hand all_reduce_rms_norm; do
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"

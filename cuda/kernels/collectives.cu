@@ -1,6 +1,7 @@
 // The kernels of collectives between any number of ranks: each takes a communicator's handle and a call.
 
 #include "mscclpp/collective_device.hpp"
+#include "mscclpp/collective_moves_device.hpp"
 
 using namespace mscclpp;
 
@@ -34,3 +35,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     move_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveSends call) {
   detail::moveMessages(comm, call);
 }
+
+// Several calls that move, by each protocol.
+MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<false>)
+MSCCLPP_MOVES_KERNEL(moves_ll128, detail::movesLl128<false>)
+MSCCLPP_MOVES_KERNEL(moves_simple, detail::movesSimple<false>)

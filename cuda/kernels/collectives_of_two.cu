@@ -2,6 +2,7 @@
 // so they compute less and are loaded sooner. Two ranks need no all_reduce in two steps.
 
 #include "mscclpp/collective_device.hpp"
+#include "mscclpp/collective_moves_device.hpp"
 
 using namespace mscclpp;
 
@@ -29,3 +30,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     move_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveSends call) {
   detail::moveMessages(comm, call);
 }
+
+// Several calls that move, by each protocol.
+MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<true>)
+MSCCLPP_MOVES_KERNEL(moves_ll128, detail::movesLl128<true>)
+MSCCLPP_MOVES_KERNEL(moves_simple, detail::movesSimple<true>)

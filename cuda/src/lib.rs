@@ -48,6 +48,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
     ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
     ("mscclpp/collective_group_device.hpp", include_str!("../include/mscclpp/collective_group_device.hpp")),
+    ("mscclpp/collective_moves_device.hpp", include_str!("../include/mscclpp/collective_moves_device.hpp")),
     ("mscclpp/collective_nodes_device.hpp", include_str!("../include/mscclpp/collective_nodes_device.hpp")),
     ("mscclpp/collective_ll128_device.hpp", include_str!("../include/mscclpp/collective_ll128_device.hpp")),
     ("mscclpp/collective_ll16_device.hpp", include_str!("../include/mscclpp/collective_ll16_device.hpp")),
@@ -177,8 +178,8 @@ pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_ch
 pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", bulk);
 
 /// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value. Instead of the second,
-/// `move_messages` takes a `CollectiveSends`, `exchange_direct_move` a `CollectiveDirectCall`, and those of
-/// `all_reduce_group` a `CollectiveGroup`.
+/// `move_messages` takes a `CollectiveSends`, `exchange_direct_move` a `CollectiveDirectCall`, those of
+/// `all_reduce_group` a `CollectiveGroup`, and those of `moves` a `CollectiveMoves`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic

@@ -1,4 +1,5 @@
-//! The parameters of kernels: the structs of `collective_call_device.hpp` and `collective_sends_device.hpp`.
+//! The parameters of kernels: the structs of `collective_call_device.hpp` and of the headers of its calls, such as
+//! `collective_sends_device.hpp`.
 
 use mscclpp::{DevicePtr, gpu::KernelParam};
 
@@ -24,6 +25,10 @@ pub(crate) const NO_PLACE: u32 = 1 << 31;
 pub(crate) const MESSAGES: usize = 2;
 /// `CollectiveMaxParts`.
 pub(crate) const PARTS: usize = 64;
+/// `CollectiveMaxMoves`.
+pub(crate) const MOVES: usize = 120;
+/// `CollectiveMaxMoveCalls`.
+pub(crate) const MOVE_CALLS: usize = MOVES / 2;
 /// `CollectiveMaxOutputs`.
 pub(crate) const OUTPUTS: usize = 4;
 /// `CollectiveMaxVectors`.
@@ -168,6 +173,32 @@ pub(crate) struct CollectiveGroup {
     pub(crate) call: CollectiveCall,
     pub(crate) parts: [Part; PARTS],
     pub(crate) count: u64,
+}
+
+/// `CollectiveMove`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[repr(C)]
+pub(crate) struct Move {
+    pub(crate) send: DevicePtr,
+    pub(crate) recv: DevicePtr,
+    pub(crate) send_bytes: u32,
+    pub(crate) recv_bytes: u32,
+}
+
+impl Move {
+    pub(crate) const NONE: Self =
+        Self { send: DevicePtr::NULL, recv: DevicePtr::NULL, send_bytes: 0, recv_bytes: 0 };
+}
+
+/// `CollectiveMoves`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveMoves {
+    pub(crate) call: CollectiveCall,
+    pub(crate) moves: [Move; MOVES],
+    pub(crate) ends: [u32; MOVE_CALLS],
+    pub(crate) count: u32,
+    pub(crate) reserved: u32,
 }
 
 /// `CollectiveOutput`.

@@ -8,16 +8,20 @@ use std::mem::offset_of;
 
 use handle::{
     ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle,
-    CollectivePlace, CollectiveRows, CollectiveSends, LINE, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, Message,
-    NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Registration, STEP_RING, Segment, Transfer,
-    VECTORS, WORDS_BEFORE,
+    CollectiveMoves, CollectivePlace, CollectiveRows, CollectiveSends, LINE, MAX_RANKS, MAX_RANKS_OF_NODES,
+    MESSAGES, MOVE_CALLS, MOVES, Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING,
+    Registration, STEP_RING, Segment, Transfer, VECTORS, WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
     layout::main(
         mscclpp_kernels::HEADERS,
-        &[("collective_device.hpp", facts), ("collective_nodes_device.hpp", facts_of_nodes)],
+        &[
+            ("collective_device.hpp", facts),
+            ("collective_moves_device.hpp", facts_of_moves),
+            ("collective_nodes_device.hpp", facts_of_nodes),
+        ],
     );
 }
 
@@ -71,6 +75,24 @@ fn facts() -> Vec<Fact> {
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),
         fact("vectors", "mscclpp::CollectiveMaxVectors", VECTORS as usize),
         fact("messages", "mscclpp::MessagesPerPeer", MESSAGES),
+    ]);
+    facts
+}
+
+fn facts_of_moves() -> Vec<Fact> {
+    let mut facts: Vec<Fact> = sizes::<CollectiveMoves>("CollectiveMoves")
+        .into_iter()
+        .chain(sizes::<Move>("CollectiveMove"))
+        .collect();
+    facts.extend([
+        offset("CollectiveMoves", "moves", offset_of!(CollectiveMoves, moves)),
+        offset("CollectiveMoves", "ends", offset_of!(CollectiveMoves, ends)),
+        offset("CollectiveMoves", "count", offset_of!(CollectiveMoves, count)),
+        offset("CollectiveMove", "recv", offset_of!(Move, recv)),
+        offset("CollectiveMove", "sendBytes", offset_of!(Move, send_bytes)),
+        offset("CollectiveMove", "recvBytes", offset_of!(Move, recv_bytes)),
+        fact("moves", "mscclpp::CollectiveMaxMoves", MOVES),
+        fact("calls that move", "mscclpp::CollectiveMaxMoveCalls", MOVE_CALLS),
     ]);
     facts
 }

@@ -150,20 +150,8 @@ impl Engine for OneNode {
         exchanges: &[Exchange<'_, '_>],
         call: &Call<'_>,
     ) -> Result<()> {
-        let mut rest = exchanges;
-        while !rest.is_empty() {
-            let (next, others) = rest.split_at(self.together(rank, rest));
-            rest = others;
-            // SAFETY: the caller's promise.
-            if next.len() > 1 && unsafe { self.all_reduce_together(rank, next, call)? } {
-                continue;
-            }
-            for (request, plan) in next {
-                // SAFETY: the caller's promise.
-                unsafe { self.exchange_one(rank, Some(request), plan, call)? };
-            }
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self.exchange_in_few_launches(rank, exchanges, call) }
     }
 
     unsafe fn move_messages(&self, rank: &RankState, messages: &Messages, call: &Call<'_>) -> Result<()> {

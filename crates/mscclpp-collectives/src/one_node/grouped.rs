@@ -1,10 +1,10 @@
-//! Several small `all_reduce`s in one launch.
+//! Several calls in one launch.
 
 use mscclpp::LaunchConfig;
 
 use crate::{
-    Kind, Protocol, Request, Result,
-    handle::{CollectiveGroup, PARTS, Part, Segment},
+    DataType, Kind, Protocol, Request, Result,
+    handle::{CollectiveGroup, CollectiveMoves, MOVE_CALLS, MOVES, Move, PARTS, Part, Segment},
     plan::{Exchange, Plan, Whole},
     rank::{Call, List, RankState},
 };
@@ -13,44 +13,136 @@ use super::{engine::OneNode, kernels::WordOperation};
 
 /// The most bytes that a rank sends to all others for all_reduces that go together. Up to there LL16 takes no longer than
 /// several calls by LL128.
-const MOST_TOGETHER: u64 = 256 << 10;
+const MOST_REDUCED: u64 = 256 << 10;
+/// The most bytes that a rank sends to another for calls that move and go together: kernels count them with 32 bits.
+const MOST_MOVED: u64 = 1 << 30;
 
 impl OneNode {
-    /// How many of these exchanges, from the first on, go in one launch: those that every rank can see are small
-    /// `all_reduce`s of one type and operation. It depends on nothing else, since all ranks must do alike.
-    pub(super) fn together(&self, rank: &RankState, asked: &[Exchange<'_, '_>]) -> usize {
-        if rank.n_ranks() == 1 || rank.options.checks() || !rank.options.algorithms.is_empty() {
-            return 1;
-        }
-        let Some((Request { kind: Kind::AllReduce(op), data_type, .. }, _)) = asked.first() else { return 1 };
-        // Factors may be others on each rank.
-        if op.scales() {
-            return 1;
-        }
-        let most = MOST_TOGETHER / (rank.n_ranks() as u64 - 1);
-        let mut bytes = 0;
-        let fits = |(request, plan): &&Exchange<'_, '_>| {
-            bytes += words(plan) * 8;
-            request.kind == Kind::AllReduce(*op) && request.data_type == *data_type && bytes <= most
-        };
-        asked.iter().take(PARTS).take_while(fits).count().max(1)
-    }
-
-    /// Puts exchanges that go [`together`](Self::together) into the stream, if they go by LL16. Returns whether it did.
+    /// Puts exchanges into the stream, first those that move and then the others, and in one launch what goes together.
+    /// That depends on nothing but what every rank knows, since all ranks must do alike.
     ///
     /// # Safety
-    /// Their memory lives until the launch is complete, and the device reaches it. No result overlaps anything else.
-    pub(super) unsafe fn all_reduce_together(
+    /// The memory of the plans lives until the launches are complete, and the device reaches it. No result overlaps other
+    /// memory of the exchanges, but as [`Request::recv`] says.
+    pub(super) unsafe fn exchange_in_few_launches(
         &self,
         rank: &RankState,
-        asked: &[Exchange<'_, '_>],
+        exchanges: &[Exchange<'_, '_>],
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let ranks = rank.n_ranks();
+        let each_alone = ranks == 1 || rank.options.checks() || !rank.options.algorithms.is_empty();
+        let mut asked: Vec<_> = exchanges.iter().collect();
+        if !each_alone {
+            asked.sort_by_key(|exchange| !moves(exchange));
+        }
+        let mut rest = &*asked;
+        while let Some(first) = rest.first() {
+            let together = match moves(first) {
+                _ if each_alone => 1,
+                true => moved_together(rest, ranks),
+                false => reduced_together(rest, ranks),
+            };
+            let (next, others) = rest.split_at(together);
+            rest = others;
+            let done = match (next.len(), moves(first)) {
+                (1, _) => false,
+                // SAFETY: the caller's promise.
+                (_, true) => unsafe { self.move_together(rank, next, call)? },
+                // SAFETY: the caller's promise.
+                (_, false) => unsafe { self.all_reduce_together(rank, next, call)? },
+            };
+            if done {
+                continue;
+            }
+            for (request, plan) in next {
+                // SAFETY: the caller's promise.
+                unsafe { self.exchange_one(rank, Some(request), plan, call)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts exchanges that [move together](moved_together) into the stream, unless it is better that they go directly. Returns
+    /// whether it did.
+    ///
+    /// # Safety
+    /// The same as of [`Self::exchange_in_few_launches`].
+    unsafe fn move_together(
+        &self,
+        rank: &RankState,
+        asked: &[&Exchange<'_, '_>],
+        call: &Call<'_>,
+    ) -> Result<bool> {
+        let ranks = rank.n_ranks();
+        let units = |plan: &Plan, unit: u64| plan.most_bytes.unwrap_or(0).div_ceil(unit);
+        // The bytes of a message of whole units.
+        let bytes_by = |unit: u64| asked.iter().map(|(_, plan)| units(plan, unit)).sum::<u64>() * unit;
+        let mut plan = Plan {
+            segments: vec![Segment::NONE; ranks],
+            op: None,
+            data_type: DataType::U8,
+            most_bytes: Some(bytes_by(16)),
+            // If in one of them every rank takes something from every other, it does in all together.
+            one_way: asked.iter().all(|(_, plan)| plan.one_way),
+            whole: None,
+            same_offsets: false,
+        };
+        let mut query = self.query_with(&plan, &rank.registrations.read(), rank.rank(), false);
+        let fits = |protocol, unit| self.layout.fits(protocol, bytes_by(unit).next_multiple_of(16), false);
+        query.possible.ll16 = fits(Protocol::Ll16, 8);
+        query.possible.ll128 = self.ll128 && fits(Protocol::Ll128, 120);
+        let selection = self.choose(call.selector, &query);
+        let Some((kernel, unit)) = self.kernels.of_moves(selection.protocol) else { return Ok(false) };
+
+        plan.most_bytes = Some(bytes_by(unit));
+        let mut collective = self.collective_call(rank, &plan, selection, [0; 2]);
+        let mut moves = [Move::NONE; MOVES];
+        let mut ends = [0; MOVE_CALLS];
+        let mut begin = 0;
+        for (c, (_, plan)) in asked.iter().enumerate() {
+            for (r, segment) in plan.segments.iter().enumerate() {
+                let Segment { send, recv, send_bytes, recv_bytes } = *segment;
+                // At most `MOST_MOVED`.
+                let [send_bytes_32, recv_bytes_32] = [send_bytes as u32, recv_bytes as u32];
+                moves[c * ranks + r] =
+                    Move { send, recv, send_bytes: send_bytes_32, recv_bytes: recv_bytes_32 };
+                let end = &mut collective.segments[r];
+                let is_in_place = r == rank.rank() && send == recv;
+                if send_bytes > 0 && !is_in_place {
+                    end.send_bytes = begin * unit + send_bytes;
+                }
+                if recv_bytes > 0 && !is_in_place {
+                    end.recv_bytes = begin * unit + recv_bytes;
+                }
+            }
+            begin += units(plan, unit);
+            ends[c] = begin as u32;
+        }
+        collective.in_place = asked.iter().any(|(_, plan)| plan.overwrites_what_it_sends(rank.rank())).into();
+        let all = CollectiveMoves { call: collective, moves, ends, count: asked.len() as u32, reserved: 0 };
+        let args = call.keeping(&self.owner).with(self.handle).with(all);
+        let config = LaunchConfig::linear(selection.blocks, selection.threads);
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { kernel.launch(call.stream, config, &args)? };
+        Ok(true)
+    }
+
+    /// Puts exchanges that [reduce together](reduced_together) into the stream, if they go by LL16. Returns whether it did.
+    ///
+    /// # Safety
+    /// The same as of [`Self::exchange_in_few_launches`].
+    unsafe fn all_reduce_together(
+        &self,
+        rank: &RankState,
+        asked: &[&Exchange<'_, '_>],
         call: &Call<'_>,
     ) -> Result<bool> {
         let mut parts = [Part::NONE; PARTS];
         let mut before = 0;
         for (part, (request, plan)) in parts.iter_mut().zip(asked) {
             let bytes = plan.whole.map_or(0, |whole| whole.bytes);
-            // At most MOST_TOGETHER.
+            // At most MOST_REDUCED.
             *part =
                 Part { send: request.send, recv: request.recv, bytes: bytes as u32, before: before as u32 };
             before += words(plan);
@@ -75,6 +167,39 @@ impl OneNode {
         unsafe { kernel.launch(call.stream, config, &args)? };
         Ok(true)
     }
+}
+
+/// Whether data of the program is moved whose sizes all ranks know. A rank that knows its own counts alone does not know where
+/// the parts of calls begin.
+fn moves((request, plan): &Exchange<'_, '_>) -> bool {
+    request.kind != Kind::Barrier && plan.op.is_none() && plan.most_bytes.is_some()
+}
+
+/// How many of these exchanges, which move, go in one launch, from the first on.
+fn moved_together(asked: &[&Exchange<'_, '_>], ranks: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |exchange: &&&Exchange<'_, '_>| {
+        bytes += exchange.1.most_bytes.unwrap_or(0);
+        moves(exchange) && bytes <= MOST_MOVED
+    };
+    asked.iter().take(MOVES / ranks).take_while(fits).count().max(1)
+}
+
+/// How many of these exchanges, from the first on, go in one launch: those that every rank can see are small `all_reduce`s of one
+/// type and operation.
+fn reduced_together(asked: &[&Exchange<'_, '_>], ranks: usize) -> usize {
+    let Some((Request { kind: Kind::AllReduce(op), data_type, .. }, _)) = asked.first() else { return 1 };
+    // Factors may be others on each rank.
+    if op.scales() {
+        return 1;
+    }
+    let most = MOST_REDUCED / (ranks as u64 - 1);
+    let mut bytes = 0;
+    let fits = |(request, plan): &&&Exchange<'_, '_>| {
+        bytes += words(plan) * 8;
+        request.kind == Kind::AllReduce(*op) && request.data_type == *data_type && bytes <= most
+    };
+    asked.iter().take(PARTS).take_while(fits).count().max(1)
 }
 
 /// The words of 8 bytes of a message, of which the last may be less than whole.

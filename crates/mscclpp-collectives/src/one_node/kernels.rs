@@ -20,6 +20,8 @@ pub(crate) struct Kernels {
     bulk: Option<Kernel>,
     /// The kernels of several small all_reduces, by [`WordOperation`] from the second on.
     groups: [Kernel; 4],
+    /// The kernels of several calls that move, by LL16, LL128 and Simple.
+    moves: [Kernel; 3],
     /// With more than two ranks those of two, for a part of them that is set up while these are used.
     _of_two: Option<Arc<Kernels>>,
     pub(crate) messages: Kernel,
@@ -110,13 +112,15 @@ impl Kernels {
         let direct = module.kernel("exchange_direct_move")?;
         let group = |words: &str| module.kernel(&format!("all_reduce_group_{words}"));
         let groups = [group("any")?, group("f16_sum")?, group("bf16_sum")?, group("f32_sum")?];
+        let moves =
+            [module.kernel("moves_ll16")?, module.kernel("moves_ll128")?, module.kernel("moves_simple")?];
         let messages = module.kernel("move_messages")?;
-        Ok(Self { forms, direct, groups, bulk: None, messages, _of_two: None })
+        Ok(Self { forms, direct, groups, moves, bulk: None, messages, _of_two: None })
     }
 
     fn prefer_shared_memory(&self) -> Result<()> {
         let kernels = self.forms.iter().flatten().flatten().chain(&self.groups);
-        for kernel in kernels.chain([&self.direct, &self.messages]) {
+        for kernel in kernels.chain(&self.moves).chain([&self.direct, &self.messages]) {
             kernel.prefer_shared_memory()?;
         }
         Ok(())
@@ -147,6 +151,18 @@ impl Kernels {
     /// The kernel of a group of all_reduces.
     pub(crate) fn of_group(&self, words: WordOperation) -> &Kernel {
         &self.groups[(words as usize).max(1) - 1]
+    }
+
+    /// The kernel of several calls that move, and the bytes of a unit by which it counts. There is none for calls that go
+    /// directly.
+    pub(crate) fn of_moves(&self, protocol: Protocol) -> Option<(&Kernel, u64)> {
+        let [ll16, ll128, simple] = &self.moves;
+        match protocol {
+            Protocol::Ll16 => Some((ll16, 8)),
+            Protocol::Ll128 => Some((ll128, 120)),
+            Protocol::Simple => Some((simple, 16)),
+            Protocol::Direct | Protocol::Bulk | Protocol::CopyEngine => None,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod averages;
 mod calls;
 mod chunks;
 mod failing_calls;
+mod groups;
 mod nodes;
 mod nodes_of_one;
 mod oracle;

@@ -1,13 +1,8 @@
 //! Groups of all_reduces, of which small ones go in one launch: every result, and nothing else, and again in graphs.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
-};
-
-use crate::support::{builder, platform, ranks, reference};
+use crate::support::{Counted, builder, platform, ranks, reference};
 use mscclpp::{DeviceBuffer, gpu::Graph};
-use mscclpp_collectives::{DataType, Kind, Query, ReduceOp, Request, Selection, Selector, Tuned};
+use mscclpp_collectives::{DataType, Kind, ReduceOp, Request};
 use mscclpp_test_support::Random;
 
 const OPS: [ReduceOp; 6] =
@@ -155,17 +150,6 @@ fn of_three_ranks() {
     groups(3, if platform() == mscclpp::Platform::Sim { 4 } else { 50 });
 }
 
-/// Counts the exchanges of which it is asked.
-#[derive(Debug, Clone, Default)]
-struct Counted(Arc<AtomicUsize>);
-
-impl Selector for Counted {
-    fn choose(&self, query: &Query) -> Selection {
-        self.0.fetch_add(1, Relaxed);
-        Tuned.choose(query)
-    }
-}
-
 #[test]
 fn those_alike_are_one_exchange() {
     ranks(2, |comm, gpu| {
@@ -181,11 +165,11 @@ fn those_alike_are_one_exchange() {
                     Request { kind, send: at, recv: at, count: 16, data_type }
                 })
                 .collect();
-            let before = counted.0.load(Relaxed);
+            let before = counted.count();
             // SAFETY: each has 128 bytes.
             unsafe { collectives.enqueue(&requests, &stream).expect("calls") };
             collectives.synchronize(&stream).expect("the calls");
-            counted.0.load(Relaxed) - before
+            counted.count() - before
         };
         let sum = Kind::AllReduce(ReduceOp::Sum);
         assert_eq!(asked(&|_| (sum, DataType::F32)), 1);

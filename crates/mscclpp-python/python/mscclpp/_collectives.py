@@ -262,7 +262,8 @@ class Collectives:
         """Gather all calls of this thread in the block, and make them together at its end. If it raises, none is
         made.
 
-        No call may read the output of another one. Small all_reduces of one type and operation go in one launch.
+        No call may read the output of another one. Calls that move go in one launch, and small all_reduces of one type
+        and operation in another.
         Calls of several streams all go into the first stream. They wait for earlier work of the other streams, and
         later work there waits for them.
         """

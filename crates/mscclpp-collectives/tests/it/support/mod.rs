@@ -7,13 +7,16 @@ pub(crate) mod pairs;
 pub(crate) mod reference;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
 use mscclpp_collectives::{
-    Collectives, CollectivesBuilder, DeviceSlice, Element, Query, ReduceOp, Selection, Selector,
+    Collectives, CollectivesBuilder, DeviceSlice, Element, Query, ReduceOp, Selection, Selector, Tuned,
 };
 use mscclpp_test_support::{LIMIT, job::Role};
 
@@ -143,6 +146,23 @@ impl Told {
 impl Selector for Told {
     fn choose(&self, _: &Query) -> Selection {
         *self.0.lock().expect("no panic")
+    }
+}
+
+/// Chooses what is usual, and counts the exchanges of which it is asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Selector for Counted {
+    fn choose(&self, query: &Query) -> Selection {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Tuned.choose(query)
     }
 }
 

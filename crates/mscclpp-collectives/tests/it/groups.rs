@@ -1,0 +1,288 @@
+//! Random groups of calls of all kinds give bit for bit what the calls give one by one, and touch nothing else, and again in
+//! graphs. Ranks come late.
+
+use std::{thread::sleep, time::Duration};
+
+use mscclpp::{DeviceBuffer, Platform, gpu::Graph};
+use mscclpp_collectives::{DataType, Kind, Protocol, ReduceOp, Request, Selection};
+use mscclpp_test_support::Random;
+
+use crate::support::{Counted, Told, builder, platform, ranks};
+
+/// The bytes of the memory that is given, and of that which is taken.
+const ROOM: u64 = 1 << 20;
+const OPS: [ReduceOp; 6] =
+    [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.5)];
+const PROTOCOLS: [Protocol; 3] = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple];
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Which {
+    AllGather,
+    AllGatherV,
+    AllToAll,
+    Broadcast,
+    Gather,
+    Scatter,
+    Reduce,
+    AllReduce,
+    ReduceScatter,
+    AllToAllV,
+    /// A message to the next rank, and one from the rank before.
+    Ring,
+}
+
+/// Those that move and whose sizes all ranks know are first, and come more often.
+const KINDS: [Which; 11] = [
+    Which::AllGather,
+    Which::AllGatherV,
+    Which::AllToAll,
+    Which::Broadcast,
+    Which::Gather,
+    Which::Scatter,
+    Which::Reduce,
+    Which::AllReduce,
+    Which::ReduceScatter,
+    Which::AllToAllV,
+    Which::Ring,
+];
+
+/// One call of a group. Its memory is at the same place of that which is given and of that which is taken.
+#[derive(Debug, Clone)]
+struct Member {
+    which: Which,
+    data_type: DataType,
+    op: ReduceOp,
+    count: u64,
+    /// The counts of each rank, or those from each rank to each.
+    counts: Vec<Vec<u64>>,
+    /// What this rank takes of the counts.
+    taken: Vec<u64>,
+    root: usize,
+    in_place: bool,
+    at: u64,
+}
+
+impl Member {
+    fn bytes(&self) -> u64 {
+        self.count * self.data_type.size()
+    }
+
+    fn requests(&self, rank: usize, n: usize, memory: &[DeviceBuffer; 2]) -> Vec<Request<'_>> {
+        let [given, taken] = memory.each_ref().map(|memory| memory.ptr().add(self.at));
+        let (op, root) = (self.op, self.root);
+        let own = rank as u64 * self.bytes();
+        let before: u64 = self.counts[0][..rank].iter().sum();
+        let (send, recv) = match (self.in_place, self.which) {
+            (true, Which::AllReduce | Which::Reduce | Which::Broadcast | Which::AllToAll) => (taken, taken),
+            (true, Which::AllGather) => (taken.add(own), taken),
+            (true, Which::AllGatherV) => (taken.add(before * self.data_type.size()), taken),
+            (true, Which::Gather) if rank == root => (taken.add(own), taken),
+            (true, Which::ReduceScatter) => (taken, taken.add(own)),
+            (true, Which::Scatter) if rank == root => (taken, taken.add(own)),
+            _ => (given, taken),
+        };
+        let kinds = match self.which {
+            Which::AllGather => vec![Kind::AllGather],
+            Which::AllGatherV => vec![Kind::AllGatherV(&self.counts[0])],
+            Which::AllToAll => vec![Kind::AllToAll],
+            Which::Broadcast => vec![Kind::Broadcast { root }],
+            Which::Gather => vec![Kind::Gather { root }],
+            Which::Scatter => vec![Kind::Scatter { root }],
+            Which::Reduce => vec![Kind::Reduce { root, op }],
+            Which::AllReduce => vec![Kind::AllReduce(op)],
+            Which::ReduceScatter => vec![Kind::ReduceScatter(op)],
+            Which::AllToAllV => vec![Kind::AllToAllV { send: &self.counts[rank], recv: &self.taken }],
+            Which::Ring => {
+                vec![Kind::Send { peer: (rank + 1) % n }, Kind::Recv { peer: (rank + n - 1) % n }]
+            }
+        };
+        let request = |kind| Request { kind, send, recv, count: self.count, data_type: self.data_type };
+        kinds.into_iter().map(request).collect()
+    }
+}
+
+/// A group, alike on all ranks. Many calls are small, and some follow each other with each rank as their root.
+fn group(random: &mut Random, rank: usize, n: usize) -> Vec<Member> {
+    let mut members: Vec<Member> = Vec::new();
+    let mut end = 0;
+    for _ in 0..random.of(2..=24) {
+        let which = match (members.last(), random.below(4)) {
+            (Some(last), 0..=1) => last.which,
+            (_, 0..=2) => KINDS[random.below(6)],
+            _ => KINDS[random.below(KINDS.len())],
+        };
+        let (data_type, op) = match members.last() {
+            Some(last) if random.below(4) > 0 => (last.data_type, last.op),
+            _ => (DataType::ALL[random.below(DataType::ALL.len())], OPS[random.below(OPS.len())]),
+        };
+        let count = match random.below(12) {
+            0 => 0,
+            1 => random.of(1000..=9000),
+            _ => random.of(1..=100),
+        };
+        let mut some =
+            || (0..n).map(|_| if random.below(4) == 0 { 0 } else { random.of(0..=count) }).collect();
+        let counts: Vec<Vec<u64>> = (0..n).map(|_| some()).collect();
+        let root = match members.last() {
+            Some(last) if random.below(4) > 0 => (last.root + 1) % n,
+            _ => random.below(n),
+        };
+        let size = data_type.size();
+        let at = (end + random.of(0..=9)).next_multiple_of(if random.below(2) == 0 { size } else { 16 });
+        end = at + count * size * n as u64;
+        if end > ROOM {
+            break;
+        }
+        let taken = counts.iter().map(|counts| counts[rank]).collect();
+        let in_place = random.below(2) == 0;
+        members.push(Member { which, data_type, op, count, counts, taken, root, in_place, at });
+    }
+    members
+}
+
+/// Fresh numbers of this rank, none of which is infinite or not a number, whatever its type.
+fn data(random: &mut Random) -> Vec<u8> {
+    (0..ROOM / 8).flat_map(|_| (random.word() & 0xbfbf_bfbf_bfbf_bfbf).to_le_bytes()).collect()
+}
+
+fn groups(n: usize, rounds: u64) {
+    let seed = Random::new().word();
+    ranks(n, |comm, gpu| {
+        let told =
+            Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
+        // Little scratch, so that messages are many chunks.
+        let builder = builder(comm, gpu).scratch(2 << 20).selector(told.clone());
+        let collectives = builder.connect().expect("collectives");
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let memory = [(); 2].map(|()| gpu.allocate(ROOM).expect("memory"));
+        let mut random = Random::with_seed(seed);
+        let mut own = Random::with_seed(seed ^ (rank as u64 + 1));
+        // The contents of the memory after `calls` on fresh numbers, of which all rounds of one number have the same.
+        let played = |round: u64, calls: &dyn Fn()| {
+            let mut random = Random::with_seed(seed ^ round << 16 ^ (rank as u64) << 8);
+            memory.iter().for_each(|memory| memory.write(0, &data(&mut random)).expect("a write"));
+            calls();
+            collectives.synchronize(&stream).expect("the calls");
+            memory.each_ref().map(|memory| {
+                let mut found = vec![0; ROOM as usize];
+                memory.read(0, &mut found).expect("a read");
+                found
+            })
+        };
+        for round in 0..rounds {
+            let members = group(&mut random, rank, n);
+            let (blocks, threads) = (random.of(1..=3) as u32, 32 * random.of(1..=3) as u32);
+            let protocol = PROTOCOLS[random.below(PROTOCOLS.len())];
+            told.tell(Selection { protocol, two_steps: false, blocks, threads });
+            let of_each: Vec<_> = members.iter().map(|member| member.requests(rank, n, &memory)).collect();
+            let all = of_each.concat();
+            let late = Duration::from_millis(if own.below(3) == 0 { own.of(0..=30) } else { 0 });
+            let enqueue = |requests: &[Request<'_>]| {
+                // SAFETY: the memory has room for all members, which lie behind each other.
+                unsafe { collectives.enqueue(requests, &stream).expect("calls") };
+            };
+            let expected = played(round, &|| of_each.iter().for_each(|requests| enqueue(requests)));
+            let check = |found: [Vec<u8>; 2], how: &str| {
+                for (found, expected) in found.iter().zip(&expected) {
+                    let Some(at) = found.iter().zip(expected).position(|(a, b)| a != b) else { continue };
+                    let of = members.iter().rev().find(|member| member.at <= at as u64);
+                    panic!(
+                        "round {round}, rank {rank} of {n}, {how}: byte {at} is {:#x} instead of {:#x}, of {of:?}, by \
+                         {protocol} with {blocks} blocks, in {members:?}",
+                        found[at], expected[at]
+                    );
+                }
+            };
+            let found = played(round, &|| {
+                sleep(late);
+                enqueue(&all);
+            });
+            check(found, "together");
+            stream.begin_capture().expect("a capture");
+            enqueue(&all);
+            let graph: Graph = stream.end_capture().expect("a graph");
+            // A GPU may make a graph only when its kernels have ended, and ranks that share it wait for each other.
+            comm.bootstrap().barrier().expect("all ranks");
+            let found = played(round, &|| {
+                sleep(late);
+                // SAFETY: what it was captured with lives, and nothing else runs.
+                unsafe { graph.launch(&stream).expect("a launch") };
+            });
+            check(found, "in a graph");
+        }
+        comm.bootstrap().barrier().expect("all ranks");
+    });
+}
+
+/// On simulated devices, which are slow, fewer.
+fn rounds(n: u64) -> u64 {
+    if platform() == Platform::Sim { n } else { 20 * n }
+}
+
+#[test]
+fn of_two_ranks() {
+    groups(2, rounds(12));
+}
+
+#[test]
+fn of_three_ranks() {
+    groups(3, rounds(9));
+}
+
+#[test]
+fn of_four_ranks() {
+    groups(4, rounds(6));
+}
+
+/// Tokens, their scales and the experts of each, of all ranks: three types, in one launch.
+#[test]
+fn what_moves_is_one_launch() {
+    ranks(3, |comm, gpu| {
+        let counted = Counted::default();
+        let collectives = builder(comm, gpu).selector(counted.clone()).connect().expect("collectives");
+        let (stream, n) = (gpu.stream().expect("a stream"), collectives.n_ranks() as u64);
+        let memory = gpu.allocate(2 << 20).expect("memory");
+        let launches = |requests: &[Request<'_>]| {
+            let before = counted.count();
+            // SAFETY: the callers below see to it that there is room.
+            unsafe { collectives.enqueue(requests, &stream).expect("calls") };
+            collectives.synchronize(&stream).expect("the calls");
+            counted.count() - before
+        };
+        for tokens in [1, 32] {
+            let mut end = 0;
+            let mut call = |kind, columns: u64, data_type: DataType| {
+                let (count, at) = (tokens * columns, memory.ptr().add(end));
+                let bytes = count * data_type.size();
+                end += (n + 1) * bytes;
+                Request { kind, send: at.add(n * bytes), recv: at, count, data_type }
+            };
+            let mut three = |kind| {
+                [call(kind, 7168, DataType::Bf16), call(kind, 8, DataType::F32), call(kind, 8, DataType::I32)]
+            };
+            assert_eq!(launches(&three(Kind::AllGather)), 1);
+        }
+        // What reduces has launches of its own; so has a call whose sizes not all ranks know.
+        let counts = [4, 4, 4];
+        let kinds = [
+            Kind::AllGather,
+            Kind::AllReduce(ReduceOp::Sum),
+            Kind::Broadcast { root: 1 },
+            Kind::AllReduce(ReduceOp::Sum),
+            Kind::AllToAllV { send: &counts, recv: &counts },
+            Kind::Scatter { root: 2 },
+            Kind::AllReduce(ReduceOp::Sum),
+            Kind::AllToAll,
+        ];
+        let calls: Vec<_> = kinds
+            .into_iter()
+            .enumerate()
+            .map(|(i, kind)| {
+                let at = memory.ptr().add(1024 * i as u64);
+                Request { kind, send: at, recv: at.add(512), count: 4, data_type: DataType::F32 }
+            })
+            .collect();
+        assert_eq!(launches(&calls), 4);
+        comm.bootstrap().barrier().expect("all ranks");
+    });
+}

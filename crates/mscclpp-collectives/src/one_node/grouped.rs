@@ -5,7 +5,7 @@ use mscclpp::LaunchConfig;
 use crate::{
     DataType, Kind, Protocol, Request, Result,
     handle::{CollectiveGroup, CollectiveMoves, MOVE_CALLS, MOVES, Move, PARTS, Part, Segment},
-    plan::{Exchange, Plan, Whole},
+    plan::{Exchange, Plan, Whole, joined},
     rank::{Call, List, RankState},
 };
 
@@ -31,15 +31,18 @@ impl OneNode {
         call: &Call<'_>,
     ) -> Result<()> {
         let ranks = rank.n_ranks();
-        let each_alone = ranks == 1 || rank.options.checks() || !rank.options.algorithms.is_empty();
-        let mut asked: Vec<_> = exchanges.iter().collect();
-        if !each_alone {
-            asked.sort_by_key(|exchange| !moves(exchange));
+        if ranks == 1 || rank.options.checks() || !rank.options.algorithms.is_empty() {
+            return exchanges.iter().try_for_each(|(request, plan)| {
+                // SAFETY: the caller's promise.
+                unsafe { self.exchange_one(rank, Some(request), plan, call) }
+            });
         }
+        let joined = joined(exchanges);
+        let mut asked: Vec<&Exchange<'_, '_>> = joined.iter().map(|exchange| &**exchange).collect();
+        asked.sort_by_key(|exchange| !moves(exchange));
         let mut rest = &*asked;
         while let Some(first) = rest.first() {
             let together = match moves(first) {
-                _ if each_alone => 1,
                 true => moved_together(rest, ranks),
                 false => reduced_together(rest, ranks),
             };
@@ -55,9 +58,9 @@ impl OneNode {
             if done {
                 continue;
             }
-            for (request, plan) in next {
+            for (_, plan) in next {
                 // SAFETY: the caller's promise.
-                unsafe { self.exchange_one(rank, Some(request), plan, call)? };
+                unsafe { self.exchange_one(rank, None, plan, call)? };
             }
         }
         Ok(())

@@ -39,8 +39,8 @@ impl OneNode {
         Ok(())
     }
 
-    /// Puts an exchange into the stream. `request` is the request that the plan is for; there is none for a step of
-    /// something larger, which no [`Algorithm`](crate::Algorithm) does.
+    /// Puts an exchange into the stream. `request` is the request that the plan is for, by which calls are compared and an
+    /// [`Algorithm`](crate::Algorithm) may do it. There is none for a part of something larger, or for what several requests ask.
     ///
     /// # Safety
     /// The plan's memory lives until the launch is complete, and the device reaches it.

@@ -2,10 +2,12 @@
 
 mod calls;
 mod exchange;
+mod joined;
 mod messages;
 mod signature;
 
 pub(crate) use calls::{Calls, Exchange};
 pub(crate) use exchange::{Plan, Planned, TWO_STEPS_MIN, Whole, overlap, plan};
+pub(crate) use joined::joined;
 pub(crate) use messages::{Batch, Messages};
 pub(crate) use signature::{described, rows_signature, signature};

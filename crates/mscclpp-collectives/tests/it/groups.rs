@@ -10,7 +10,7 @@ use mscclpp_test_support::Random;
 use crate::support::{Counted, Told, builder, platform, ranks};
 
 /// The bytes of the memory that is given, and of that which is taken.
-const ROOM: u64 = 1 << 20;
+const ROOM: u64 = 2 << 20;
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.5)];
 const PROTOCOLS: [Protocol; 3] = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple];
@@ -55,7 +55,7 @@ struct Member {
     count: u64,
     /// The counts of each rank, or those from each rank to each.
     counts: Vec<Vec<u64>>,
-    /// What this rank takes of the counts.
+    /// The counts that come to this rank.
     taken: Vec<u64>,
     root: usize,
     in_place: bool,
@@ -101,10 +101,11 @@ impl Member {
     }
 }
 
-/// A group, alike on all ranks. Many calls are small, and some follow each other with each rank as their root.
+/// A group, alike on all ranks. All or most calls are small, and some follow each other with each rank as their root.
 fn group(random: &mut Random, rank: usize, n: usize) -> Vec<Member> {
     let mut members: Vec<Member> = Vec::new();
     let mut end = 0;
+    let are_small = random.below(2) == 0;
     for _ in 0..random.of(2..=24) {
         let which = match (members.last(), random.below(4)) {
             (Some(last), 0..=1) => last.which,
@@ -117,7 +118,8 @@ fn group(random: &mut Random, rank: usize, n: usize) -> Vec<Member> {
         };
         let count = match random.below(12) {
             0 => 0,
-            1 => random.of(1000..=9000),
+            1 if !are_small => random.of(1000..=9000),
+            2..=6 if !are_small && end == 0 => random.of(20_000..=40_000),
             _ => random.of(1..=100),
         };
         let mut some =
@@ -150,8 +152,8 @@ fn groups(n: usize, rounds: u64) {
     ranks(n, |comm, gpu| {
         let told =
             Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
-        // Little scratch, so that messages are many chunks.
-        let builder = builder(comm, gpu).scratch(2 << 20).selector(told.clone());
+        // Little scratch, so that large messages are more chunks than a ring has places.
+        let builder = builder(comm, gpu).scratch((n as u64 - 1) << 19).selector(told.clone());
         let collectives = builder.connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let memory = [(); 2].map(|()| gpu.allocate(ROOM).expect("memory"));
@@ -241,7 +243,7 @@ fn what_moves_is_one_launch() {
         let counted = Counted::default();
         let collectives = builder(comm, gpu).selector(counted.clone()).connect().expect("collectives");
         let (stream, n) = (gpu.stream().expect("a stream"), collectives.n_ranks() as u64);
-        let memory = gpu.allocate(2 << 20).expect("memory");
+        let memory = gpu.allocate(8 << 20).expect("memory");
         let launches = |requests: &[Request<'_>]| {
             let before = counted.count();
             // SAFETY: the callers below see to it that there is room.
@@ -250,17 +252,33 @@ fn what_moves_is_one_launch() {
             counted.count() - before
         };
         for tokens in [1, 32] {
-            let mut end = 0;
-            let mut call = |kind, columns: u64, data_type: DataType| {
-                let (count, at) = (tokens * columns, memory.ptr().add(end));
-                let bytes = count * data_type.size();
-                end += (n + 1) * bytes;
-                Request { kind, send: at.add(n * bytes), recv: at, count, data_type }
+            // Calls of these columns for each token: behind each other.
+            let calls = |columns: &[(u64, DataType)], kinds: &[(Kind<'static>, u64)]| {
+                let mut at = memory.ptr();
+                let mut call = |kind, count: u64, data_type: DataType| {
+                    let (recv, bytes) = (at, count * data_type.size());
+                    at = at.add((n + 1) * bytes);
+                    Request { kind, send: recv.add(n * bytes), recv, count, data_type }
+                };
+                let mut of = |columns, data_type| {
+                    kinds
+                        .iter()
+                        .map(|(kind, tokens)| call(*kind, tokens * columns, data_type))
+                        .collect::<Vec<_>>()
+                };
+                columns.iter().flat_map(|(columns, data_type)| of(*columns, *data_type)).collect::<Vec<_>>()
             };
-            let mut three = |kind| {
-                [call(kind, 7168, DataType::Bf16), call(kind, 8, DataType::F32), call(kind, 8, DataType::I32)]
+            let three = [(7168, DataType::Bf16), (8, DataType::F32), (8, DataType::I32)];
+            assert_eq!(launches(&calls(&three, &[(Kind::AllGather, tokens)])), 1);
+            // Where ranks have other numbers of tokens, each one broadcasts its own, and gets its own on the way back.
+            let by_root = |kind: &dyn Fn(usize) -> Kind<'static>| {
+                let of = |(root, tokens)| (kind(root), tokens);
+                [tokens, tokens / 2, 2 * tokens].into_iter().enumerate().map(of).collect::<Vec<_>>()
             };
-            assert_eq!(launches(&three(Kind::AllGather)), 1);
+            let broadcasts = by_root(&|root| Kind::Broadcast { root });
+            assert_eq!(launches(&calls(&three, &broadcasts)), 1);
+            let reduces = by_root(&|root| Kind::Reduce { root, op: ReduceOp::Sum });
+            assert_eq!(launches(&calls(&three[..1], &reduces)), 1);
         }
         // What reduces has launches of its own; so has a call whose sizes not all ranks know.
         let counts = [4, 4, 4];

@@ -18,7 +18,7 @@ const MOST_REDUCED: u64 = 256 << 10;
 const MOST_MOVED: u64 = 1 << 30;
 
 impl OneNode {
-    /// Puts exchanges into the stream, first those that move and then the others, and in one launch what goes together.
+    /// Puts exchanges into the stream in their [`order`], and in one launch what goes together.
     /// That depends on nothing but what every rank knows, since all ranks must do alike.
     ///
     /// # Safety
@@ -39,7 +39,7 @@ impl OneNode {
         }
         let joined = joined(exchanges);
         let mut asked: Vec<&Exchange<'_, '_>> = joined.iter().map(|exchange| &**exchange).collect();
-        asked.sort_by_key(|exchange| !moves(exchange));
+        asked.sort_by_key(|exchange| order(exchange, ranks));
         let mut rest = &*asked;
         while let Some(first) = rest.first() {
             let together = match moves(first) {
@@ -178,6 +178,20 @@ fn moves((request, plan): &Exchange<'_, '_>) -> bool {
     request.kind != Kind::Barrier && plan.op.is_none() && plan.most_bytes.is_some()
 }
 
+/// The place of an exchange among those of a group, alike on all ranks: those that move are first, then `all_reduce`s by
+/// operation and type, small ones before others.
+fn order(exchange: &Exchange<'_, '_>, ranks: usize) -> (u32, u32, u32, bool) {
+    let (request, plan) = exchange;
+    match request.kind {
+        _ if moves(exchange) => (0, 0, 0, false),
+        // Factors may be others on each rank.
+        Kind::AllReduce(op) if !op.scales() => {
+            (1, op.number(), request.data_type as u32, words(plan) * 8 > most_reduced(ranks))
+        }
+        _ => (2, 0, 0, false),
+    }
+}
+
 /// How many of these exchanges, which move, go in one launch, from the first on.
 fn moved_together(asked: &[&Exchange<'_, '_>], ranks: usize) -> usize {
     let mut bytes = 0;
@@ -192,17 +206,21 @@ fn moved_together(asked: &[&Exchange<'_, '_>], ranks: usize) -> usize {
 /// type and operation.
 fn reduced_together(asked: &[&Exchange<'_, '_>], ranks: usize) -> usize {
     let Some((Request { kind: Kind::AllReduce(op), data_type, .. }, _)) = asked.first() else { return 1 };
-    // Factors may be others on each rank.
     if op.scales() {
         return 1;
     }
-    let most = MOST_REDUCED / (ranks as u64 - 1);
+    let most = most_reduced(ranks);
     let mut bytes = 0;
     let fits = |(request, plan): &&&Exchange<'_, '_>| {
         bytes += words(plan) * 8;
         request.kind == Kind::AllReduce(*op) && request.data_type == *data_type && bytes <= most
     };
     asked.iter().take(PARTS).take_while(fits).count().max(1)
+}
+
+/// The most bytes of the messages of `all_reduce`s that go together.
+fn most_reduced(ranks: usize) -> u64 {
+    MOST_REDUCED / (ranks as u64 - 1)
 }
 
 /// The words of 8 bytes of a message, of which the last may be less than whole.

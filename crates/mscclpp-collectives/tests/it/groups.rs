@@ -3,7 +3,7 @@
 
 use std::{thread::sleep, time::Duration};
 
-use mscclpp::{DeviceBuffer, Platform, gpu::Graph};
+use mscclpp::{DeviceBuffer, ErrorKind, Platform, gpu::Graph};
 use mscclpp_collectives::{DataType, Kind, Protocol, ReduceOp, Request, Selection};
 use mscclpp_test_support::Random;
 
@@ -280,7 +280,7 @@ fn what_moves_is_one_launch() {
             let reduces = by_root(&|root| Kind::Reduce { root, op: ReduceOp::Sum });
             assert_eq!(launches(&calls(&three[..1], &reduces)), 1);
         }
-        // What reduces has launches of its own; so has a call whose sizes not all ranks know.
+        // All_reduces have a launch of their own; so has a call whose sizes not all ranks know.
         let counts = [4, 4, 4];
         let kinds = [
             Kind::AllGather,
@@ -300,7 +300,36 @@ fn what_moves_is_one_launch() {
                 Request { kind, send: at, recv: at.add(512), count: 4, data_type: DataType::F32 }
             })
             .collect();
-        assert_eq!(launches(&calls), 4);
+        assert_eq!(launches(&calls), 3);
         comm.bootstrap().barrier().expect("all ranks");
     });
+}
+
+/// A rank that waits for calls of a group that the others do not make, until it aborts.
+#[test]
+fn a_group_that_is_given_up_ends() {
+    for protocol in PROTOCOLS {
+        ranks(3, |comm, gpu| {
+            let told = Told::new(Selection { protocol, two_steps: false, blocks: 2, threads: 64 });
+            let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
+            let stream = gpu.stream().expect("a stream");
+            let memory = gpu.allocate(64 << 10).expect("memory");
+            let request = |kind| Request {
+                kind,
+                send: memory.ptr(),
+                recv: memory.ptr().add(32 << 10),
+                count: 1000,
+                data_type: DataType::F32,
+            };
+            if collectives.rank() == 0 {
+                let requests = [request(Kind::AllGather), request(Kind::Gather { root: 1 })];
+                // SAFETY: each has 12000 bytes, and the second takes nothing here.
+                unsafe { collectives.enqueue(&requests, &stream).expect("calls") };
+                collectives.abort("enough");
+                let error = collectives.synchronize(&stream).expect_err("it was aborted");
+                assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
+            }
+            comm.bootstrap().barrier().expect("all ranks");
+        });
+    }
 }

@@ -173,8 +173,8 @@ fn those_alike_are_one_exchange() {
         };
         let sum = Kind::AllReduce(ReduceOp::Sum);
         assert_eq!(asked(&|_| (sum, DataType::F32)), 1);
-        // Two types, two operations; a factor, which may be another on each rank.
-        assert_eq!(asked(&|i| (sum, if i < 20 { DataType::F32 } else { DataType::U64 })), 2);
+        // Two types, in turns, and four operations; a factor, which may be another on each rank.
+        assert_eq!(asked(&|i| (sum, if i % 2 == 0 { DataType::F32 } else { DataType::U64 })), 2);
         assert_eq!(asked(&|i| (Kind::AllReduce(OPS[i as usize / 10]), DataType::F32)), 4);
         assert_eq!(asked(&|_| (Kind::AllReduce(ReduceOp::PreMulSum(2.0)), DataType::F32)), 40);
         comm.bootstrap().barrier().expect("all ranks");

@@ -13,7 +13,8 @@ use crate::support::{Counted, Told, builder, platform, ranks};
 const ROOM: u64 = 2 << 20;
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.5)];
-const PROTOCOLS: [Protocol; 3] = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple];
+/// The protocols by which calls go together, and one by which they do not.
+const PROTOCOLS: [Protocol; 4] = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple, Protocol::Direct];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Which {
@@ -157,6 +158,7 @@ fn groups(n: usize, rounds: u64) {
         let collectives = builder.connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let memory = [(); 2].map(|()| gpu.allocate(ROOM).expect("memory"));
+        let _registered = collectives.register(&memory[1]).expect("a registration");
         let mut random = Random::with_seed(seed);
         let mut own = Random::with_seed(seed ^ (rank as u64 + 1));
         // The contents of the memory after `calls` on fresh numbers, of which all rounds of one number have the same.

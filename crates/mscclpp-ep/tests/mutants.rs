@@ -58,7 +58,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "an_expert_counts_a_token_twice", change: ["has = true;\n          }", "has = true; ++next;\n          }"] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: ["packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)),\n        packed", "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)),\n        packed"] },
     Mutant { name: "a_warp_does_not_meet_behind_its_terms", change: ["    warpSync();\n    return n;", "    return n;"] },
-    Mutant { name: "the_places_of_a_row_are_not_seen_by_the_warp", change: ["static_cast<uint32_t>(local), load4(place)));\n      }\n      warpSync();", "static_cast<uint32_t>(local), load4(place)));\n      }"] },
+    Mutant { name: "the_rows_of_earlier_ranks_are_not_counted", change: ["counts[row.r * ep.local + local] + place", "place"] },
     Mutant { name: "an_epoch_is_counted_by_the_first_block_alone", change: ["if (thread == 0) store8(epochs(direction) + block, epoch);", "if (thread == 0 && block == 0) store8(epochs(direction) + block, epoch);"] },
 ];
 

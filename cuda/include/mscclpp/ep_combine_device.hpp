@@ -73,6 +73,15 @@ struct EpCombiner {
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + rank);
   }
 
+  // The words of a row that a thread has: `first`, and each `step`-th behind it.
+  struct Columns {
+    uint32_t first, step;
+  };
+  // Returns how many warps share a row, if there are so many rows.
+  MSCCLPP_DEVICE_INLINE uint32_t subsOf(uint32_t rows) const {
+    return rows == 0 || rows > b.warps ? 1 : b.warps / rows < 8 ? b.warps / rows : 8;
+  }
+
   // ---- the experts' rank
 
   MSCCLPP_DEVICE_INLINE bool send() const {
@@ -84,7 +93,10 @@ struct EpCombiner {
       const uint32_t owner = (ep.rank + n) % ep.ranks;
       const uint32_t rows = load4(tables->received + owner);
       const bool packed = isPacked(load4(tables->theirs + owner));
-      for (uint32_t row = b.warp; row < rows && !failed; row += b.warps) failed = !sendRow(owner, row, packed);
+      const uint32_t subs = subsOf(rows);
+      for (uint32_t u = b.warp; u < rows * subs && !failed; u += b.warps) {
+        failed = !sendRow(owner, u / subs, packed, Columns{u % subs * 32 + b.lane, subs * 32});
+      }
     }
     if (blockAny(failed)) return false;
     b.signal();
@@ -133,15 +145,15 @@ struct EpCombiner {
     return !warpFailed(failed);
   }
 
-  // Sends the rows of a token to its rank. All threads of a warp call it, and get the same.
-  MSCCLPP_DEVICE_INLINE bool sendRow(uint32_t owner, uint32_t row, bool packed) const {
+  // Sends columns of the rows of a token to its rank. All threads of a warp call it, and get the same.
+  MSCCLPP_DEVICE_INLINE bool sendRow(uint32_t owner, uint32_t row, bool packed, Columns columns) const {
     if (!noteTerms(owner, row)) return false;
     if (call.exact != 0) {
       const uint32_t token = load4(receivedRow(owner, row));
       for (uint32_t k = 0; k < ep.topK; ++k) {
         if (signedWord(receivedRow(owner, row), 1 + k) < 0) continue;
         const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + k;
-        sendWhole(packed ? choicePacket(owner, choice) : choiceRow(owner, choice), terms[k].row, packed);
+        sendWhole(packed ? choicePacket(owner, choice) : choiceRow(owner, choice), terms[k].row, packed, columns);
       }
       return true;
     }
@@ -149,10 +161,10 @@ struct EpCombiner {
     if (call.oneRow != 0) {
       uint32_t k = 0;
       while (k + 1 < ep.topK && terms[k].row == nullptr) ++k;
-      sendWhole(place, terms[k].row, packed);
+      sendWhole(place, terms[k].row, packed, columns);
       return true;
     }
-    for (uint32_t i = b.lane; i < words; i += 32) {
+    for (uint32_t i = columns.first; i < words; i += columns.step) {
       float sums[Count] = {};
       for (uint32_t k = 0; k < ep.topK; ++k) {
         const EpTerm term = terms[k];
@@ -163,13 +175,13 @@ struct EpCombiner {
     return true;
   }
 
-  // Sends a row as it is, or zeros if there is none. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, bool packed) const {
+  // Sends columns of a row as it is, or zeros if there is none. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, bool packed, Columns columns) const {
     if (!packed && row != nullptr) {
-      copy<4>(place, row, ep.resultBytes, b.lane, 32);
+      copy<4>(place, row, ep.resultBytes, columns.first, columns.step);
       return;
     }
-    for (uint32_t i = b.lane; i < words; i += 32) {
+    for (uint32_t i = columns.first; i < words; i += columns.step) {
       put(place, i, row == nullptr ? 0 : messageWord(row, ep.resultBytes, i), packed);
     }
   }
@@ -215,7 +227,10 @@ struct EpCombiner {
     bool failed = false;
     if (!packed && b.thread < ep.ranks && load4(tables->sent + b.thread) != 0) failed = !b.hasArrived(b.thread);
     if (blockAny(failed)) return false;
-    for (uint32_t token = b.warp; token < call.tokens && !failed; token += b.warps) failed = !sumToken(token, packed);
+    const uint32_t subs = subsOf(call.tokens);
+    for (uint32_t u = b.warp; u < call.tokens * subs && !failed; u += b.warps) {
+      failed = !sumToken(u / subs, packed, Columns{u % subs * 32 + b.lane, subs * 32});
+    }
     return !blockAny(failed);
   }
 
@@ -245,12 +260,12 @@ struct EpCombiner {
     return n;
   }
 
-  // Sums the terms of a token. All threads of a warp call it, and get whether all terms came.
-  MSCCLPP_DEVICE_INLINE bool sumToken(uint32_t token, bool packed) const {
+  // Sums columns of the terms of a token. All threads of a warp call it, and get whether all terms came.
+  MSCCLPP_DEVICE_INLINE bool sumToken(uint32_t token, bool packed, Columns columns) const {
     const uint32_t n = noteTermsOf(token, packed);
     const uint64_t at = static_cast<uint64_t>(token) * ep.resultBytes;
     bool failed = false;
-    for (uint32_t i = b.lane; i < words && !failed; i += 32) {
+    for (uint32_t i = columns.first; i < words && !failed; i += columns.step) {
       float sums[Count] = {};
       for (uint32_t j = 0; j < n && !failed; ++j) {
         const EpTerm term = terms[j];

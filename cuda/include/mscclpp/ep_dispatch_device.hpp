@@ -11,10 +11,14 @@
 namespace mscclpp {
 namespace detail {
 
+constexpr uint32_t EpNoExpert = ~0u;
+
 // Numbers of a block in shared memory: the tokens that it routes at once.
 struct EpRouting {
-  // The expert of each choice or -1, and the place of the token among those of this rank for that expert.
+  // The expert of each choice or -1; its word of EpHandle::experts, or EpNoExpert; and the place of the token among those of this
+  // rank for that expert.
   int32_t experts[EpChoicesAtOnce];
+  uint32_t owners[EpChoicesAtOnce];
   uint32_t places[EpChoicesAtOnce];
   // The row of each token at each rank, or -1.
   int32_t rows[EpChoicesAtOnce];
@@ -105,7 +109,9 @@ struct EpDispatcher {
     blockSync();
     for (uint32_t i = b.thread; i < choices; i += b.threads) {
       const uint64_t at = static_cast<uint64_t>(token) * ep.topK + i;
-      routing.experts[i] = expertOf(at);
+      const int32_t expert = expertOf(at);
+      routing.experts[i] = expert;
+      routing.owners[i] = expert < 0 ? EpNoExpert : load4(ep.experts + expert);
       checkChoice(at);
     }
     blockSync();
@@ -115,10 +121,9 @@ struct EpDispatcher {
         bool has = false;
         for (uint32_t k = 0; k < ep.topK; ++k) {
           const uint32_t i = t * ep.topK + k;
-          const int32_t expert = routing.experts[i];
           if (of >= ep.nExperts) {
-            has = has || (expert >= 0 && rankOf(expert) == of - ep.nExperts);
-          } else if (expert == static_cast<int32_t>(of)) {
+            has |= routing.owners[i] >> 16 == of - ep.nExperts;
+          } else if (routing.experts[i] == static_cast<int32_t>(of)) {
             routing.places[i] = next;
             has = true;
           }
@@ -156,7 +161,9 @@ struct EpDispatcher {
       } else {
         route(token, n);
       }
-      for (uint32_t t = b.thread / 32; t < n; t += b.threads / 32) sendToken(token + t, t);
+      // If there are fewer tokens than warps, several warps send a token.
+      const uint32_t own = b.threads / 32, subs = n < own ? own / n : 1;
+      for (uint32_t u = b.thread / 32; u < n * subs; u += own) sendToken(token + u / subs, u / subs, u % subs, subs);
     }
     if (b.block == b.blocks - 1) sendHeaders();
     b.signal();
@@ -218,14 +225,14 @@ struct EpDispatcher {
     }
   }
 
-  // Sends a token, which is number t of those that are routed. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t) const {
+  // Sends part `sub` of `subs` of a token, which is number t of those that are routed. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t sub, uint32_t subs) const {
     uint32_t segment = 0;
     if (ep.quantisation != EpAsItIs) {
       if (ep.sourceType == ReduceF16) {
-        sendQuantised<ReduceF16>(token, t);
+        sendQuantised<ReduceF16>(token, t, sub, subs);
       } else {
-        sendQuantised<ReduceBf16>(token, t);
+        sendQuantised<ReduceBf16>(token, t, sub, subs);
       }
       segment = 2;
     }
@@ -235,13 +242,15 @@ struct EpDispatcher {
       forRanks(t, [&](uint32_t r, uint32_t n) {
         uint8_t* const place = placeAt(r, n, segment);
         if (packed) {
-          for (uint32_t i = b.lane; i < (bytes + 7) / 8; i += 32) packets.put(place + i * 16ull, messageWord(row, bytes, i));
+          for (uint32_t i = sub * 32 + b.lane; i < (bytes + 7) / 8; i += subs * 32) {
+            packets.put(place + i * 16ull, messageWord(row, bytes, i));
+          }
         } else {
-          copy<4>(place, row, bytes, b.lane, 32);
+          copy<4>(place, row, bytes, sub * 32 + b.lane, subs * 32);
         }
       });
     }
-    if (!call.again) sendRoute(token, t);
+    if (!call.again && sub == 0) sendRoute(token, t);
   }
 
   // Sends what the library sends along, and notes the same in the tables.
@@ -257,9 +266,9 @@ struct EpDispatcher {
         if (j == 0) return token;
         const uint32_t k = (j - 1) % choices;
         if (j > 3 * choices) return 0;
-        const int32_t expert = routing.experts[t * choices + k];
-        const bool isThere = expert >= 0 && rankOf(expert) == r;
-        if (j <= choices) return isThere ? localOf(expert) : ~0u;
+        const uint32_t owner = routing.owners[t * choices + k];
+        const bool isThere = owner >> 16 == r;
+        if (j <= choices) return isThere ? owner & 0xffff : ~0u;
         return j <= 2 * choices ? weight(k) : isThere ? routing.places[t * choices + k] : 0;
       };
       for (uint32_t i = b.lane; i < words; i += 32) {
@@ -283,7 +292,7 @@ struct EpDispatcher {
   // The scale is the largest absolute value, at least 1e-4, divided by 448, or the next power of two. A NaN becomes a NaN and
   // does not count for the scale; with an infinity, the scale is infinite, what is infinite becomes a NaN, and all else 0.
   template <uint32_t Type>
-  MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint32_t t) const {
+  MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint32_t t, uint32_t sub, uint32_t subs) const {
     using N = Number<Type>;
     using E4m3 = Number<ReduceF8E4m3>;
     const uint32_t bytes = ep.hidden * 2, groups = (ep.hidden + 127) / 128, half = b.lane / 16;
@@ -301,8 +310,9 @@ struct EpDispatcher {
         if (has && place != 0) put(reinterpret_cast<uint8_t*>(place), segment, i, word);
       }
     };
+    // The scales of 8 groups may be one word, so a warp has 8 groups in a row.
     uint64_t exponents = 0;
-    for (uint32_t group = 0; group < groups; group += 2) {
+    for (uint32_t group = sub * 8; group < groups; group += group % 8 == 6 ? subs * 8 - 6 : 2) {
       const uint32_t at = (group + half) * 128 + b.lane % 16 * 8;
       float values[8];
       float most = 1e-4f;
@@ -421,14 +431,13 @@ struct EpDispatcher {
     if (b.thread < ep.ranks && (heads[2][b.thread] & EpHeaderPacked) == 0) failed = !b.hasArrived(b.thread);
     if (blockAny(failed)) return false;
     uint32_t rows = 0;
-    for (uint32_t n = 0; n < ep.ranks; ++n) {
-      const uint32_t r = (ep.rank + n) % ep.ranks;
-      uint32_t before = 0;
-      for (uint32_t other = 0; other < r; ++other) before += heads[0][other];
-      for (uint32_t row = b.warp; row < heads[0][r] && !failed; row += b.warps) {
-        failed = !takeRow(r, row, before + row, (heads[2][r] & EpHeaderPacked) != 0);
-      }
-      rows += heads[0][r];
+    for (uint32_t r = 0; r < ep.ranks; ++r) rows += heads[0][r];
+    // If there are fewer rows than warps, several warps take a row.
+    const uint32_t subs = rows == 0 || rows > b.warps ? 1 : b.warps / rows < 8 ? b.warps / rows : 8;
+    for (uint32_t u = b.warp; u < rows * subs && !failed; u += b.warps) {
+      uint32_t n = u / subs, r = 0;
+      for (; n >= heads[0][r]; ++r) n -= heads[0][r];
+      failed = !takeRow(Row{r, n, u / subs, (heads[2][r] & EpHeaderPacked) != 0, u % subs, subs});
     }
     if (!failed && call.zero != 0 && !call.again) clearOthers(rows);
     // X3. Rows in the layout EpLayoutRank stay where they are until their combine, or a release.
@@ -436,57 +445,86 @@ struct EpDispatcher {
     return !failed;
   }
 
-  // Takes row n of rank r, which is number `number` of all, to its places. All threads of a warp call it, and get the same.
-  MSCCLPP_DEVICE_INLINE bool takeRow(uint32_t r, uint32_t n, uint32_t number, bool asPackets) const {
+  // Row n of rank r, which is number `number` of all, and comes as packets or as it is; the calling warp takes part `sub` of
+  // `subs` of it.
+  struct Row {
+    uint32_t r, n, number;
+    bool asPackets;
+    uint32_t sub, subs;
+  };
+
+  // Takes word i of a segment of a row. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool takeWord(const Row& row, uint32_t segment, uint32_t i, uint64_t& word) const {
+    if (row.asPackets) return b.take(packets, packetAt(ep.rank, row.r, row.n, segment) + i * 16ull, word, row.r);
+    word = messageWord(rowAt(ep.rank, row.r, row.n, segment), ep.segmentBytes[segment], i);
+    return true;
+  }
+  // Takes number j of what the library sends along with a row.
+  MSCCLPP_DEVICE_INLINE bool takeNumber(const Row& row, uint32_t j, uint32_t& number) const {
+    uint64_t word = 0;
+    const bool came = takeWord(row, ep.parts, j / 2, word);
+    number = static_cast<uint32_t>(word >> (j % 2 * 32));
+    return came;
+  }
+
+  // Takes a row to its places. All threads of a warp call it, and get the same.
+  MSCCLPP_DEVICE_INLINE bool takeRow(const Row& row) const {
     const uint32_t choices = ep.topK;
     uint8_t* const received =
-        call.tables + ep.tableReceived + (static_cast<uint64_t>(r) * ep.capacity + n) * ep.segmentStride[ep.parts];
-    const auto take = [&](uint32_t segment, uint32_t i, uint64_t& word) {
-      if (asPackets) return b.take(packets, packetAt(ep.rank, r, n, segment) + i * 16ull, word, r);
-      word = messageWord(rowAt(ep.rank, r, n, segment), ep.segmentBytes[segment], i);
-      return true;
-    };
+        call.tables + ep.tableReceived + (static_cast<uint64_t>(row.r) * ep.capacity + row.n) * ep.segmentStride[ep.parts];
     bool failed = false;
-    if (!call.again) {
-      const uint32_t bytes = ep.segmentBytes[ep.parts];
-      for (uint32_t i = b.lane; i < (bytes + 7) / 8 && !failed; i += 32) {
-        uint64_t word = 0;
-        failed = !take(ep.parts, i, word);
-        if (!failed) storeMessageWord(received, bytes, i, word);
+    // Thread k has the places for choices k and k + 32, or ~0.
+    uint32_t places[2] = {~0u, ~0u};
+    for (uint32_t half = 0; half < 2; ++half) {
+      const uint32_t k = half * 32 + b.lane;
+      if (k >= choices || failed) continue;
+      if (call.again) {
+        places[half] = load4(received + (1 + 2 * choices + k) * 4ull);
+        continue;
       }
-      if (warpFailed(failed)) return false;
-      for (uint32_t k = b.lane; k < choices; k += 32) {
-        const int32_t local = signedWord(received, 1 + k);
-        uint8_t* const place = received + (1 + 2 * choices + k) * 4ull;
-        store4(place, local < 0 ? ~0u : placeOf(r, n, number, static_cast<uint32_t>(local), load4(place)));
-      }
-      warpSync();
+      uint32_t local = 0, place = 0, weight = 0;
+      failed = !(takeNumber(row, 1 + k, local) && takeNumber(row, 1 + 2 * choices + k, place));
+      if (!failed && local != ~0u) places[half] = placeOf(row, local, place);
+      if (row.sub != 0) continue;
+      failed = failed || !takeNumber(row, 1 + choices + k, weight);
+      store4(received + (1 + k) * 4ull, local);
+      store4(received + (1 + choices + k) * 4ull, weight);
+      store4(received + (1 + 2 * choices + k) * 4ull, places[half]);
     }
-    if (call.layout == EpLayoutRank && !asPackets) return true;
-    for (uint32_t segment = 0; segment < ep.parts && !failed; ++segment) {
-      const uint32_t bytes = ep.segmentBytes[segment];
-      uint8_t* const row = rowAt(ep.rank, r, n, segment);
-      // Calls `use` with each place of the row in the layout.
+    if (!call.again && row.sub == 0 && b.lane == 0) {
+      uint32_t token = 0;
+      failed = failed || !takeNumber(row, 0, token);
+      store4(received, token);
+    }
+    if (warpFailed(failed)) return false;
+    if (call.layout == EpLayoutRank && !row.asPackets) return true;
+    for (uint32_t segment = 0; segment < ep.parts; ++segment) {
+      const uint32_t bytes = ep.segmentBytes[segment], words = (bytes + 7) / 8;
+      uint8_t* const from = rowAt(ep.rank, row.r, row.n, segment);
+      // Calls `use` with each place of the row in the layout. All threads of the warp call it.
       const auto forPlaces = [&](auto use) {
-        int32_t last = -1;
+        uint32_t last = ~0u;
         for (uint32_t k = 0; k < choices; ++k) {
-          const int32_t place = signedWord(received, 1 + 2 * choices + k);
-          if (place >= 0 && place != last) use(call.out[segment] + static_cast<uint64_t>(place) * bytes);
+          const uint32_t place = warpShuffle(places[k / 32], k);
+          if (place != ~0u && place != last) use(call.out[segment] + static_cast<uint64_t>(place) * bytes);
           last = place;
         }
       };
-      if (!asPackets) {
-        forPlaces([&](uint8_t* place) { copy<4>(place, row, bytes, b.lane, 32); });
+      if (!row.asPackets) {
+        forPlaces([&](uint8_t* place) { copy<4>(place, from, bytes, row.sub * 32 + b.lane, row.subs * 32); });
         continue;
       }
-      for (uint32_t i = b.lane; i < (bytes + 7) / 8; i += 32) {
+      for (uint32_t begin = row.sub * 32; begin < words; begin += row.subs * 32) {
+        const uint32_t i = begin + b.lane;
         uint64_t word = 0;
-        failed = failed || !take(segment, i, word);
-        if (failed) continue;
+        failed = failed || (i < words && !takeWord(row, segment, i, word));
+        const bool has = i < words && !failed;
         if (call.layout == EpLayoutRank) {
-          storeMessageWord(row, bytes, i, word);
+          if (has) storeMessageWord(from, bytes, i, word);
         } else {
-          forPlaces([&](uint8_t* place) { storeMessageWord(place, bytes, i, word); });
+          forPlaces([&](uint8_t* place) {
+            if (has) storeMessageWord(place, bytes, i, word);
+          });
         }
       }
     }
@@ -494,14 +532,14 @@ struct EpDispatcher {
   }
 
   // Returns the number of a row in the layout, or ~0 if the memory ends before it.
-  MSCCLPP_DEVICE_INLINE uint32_t placeOf(uint32_t r, uint32_t n, uint32_t number, uint32_t local, uint32_t place) const {
-    const uint32_t ofExpert = counts[r * ep.local + local] + place;
+  MSCCLPP_DEVICE_INLINE uint32_t placeOf(const Row& row, uint32_t local, uint32_t place) const {
+    const uint32_t ofExpert = counts[row.r * ep.local + local] + place;
     uint64_t at = 0;
     switch (call.layout) {
       case EpLayoutRank:
-        return r * ep.capacity + n;
+        return row.r * ep.capacity + row.n;
       case EpLayoutToken:
-        at = number;
+        at = row.number;
         break;
       case EpLayoutExpert:
         return local * ep.ranks * ep.capacity + ofExpert;

@@ -30,6 +30,7 @@ use crate::{
 #[must_use = "calls use the memory until this is dropped"]
 pub struct Registered {
     memory: Arc<Memory>,
+    rank: usize,
 }
 
 impl Collectives {
@@ -208,7 +209,7 @@ impl Collectives {
         // Everybody has mapped before anybody writes.
         let (memory, list) = group.all_have("register", made())?;
         *registrations.write() = list;
-        Ok(Registered { memory })
+        Ok(Registered { memory, rank: rank.rank() })
     }
 
     /// Drops what was registered, on all ranks together, and frees what all of them have dropped. Every rank makes this call, in
@@ -244,6 +245,20 @@ impl Collectives {
             )));
         }
         Ok(())
+    }
+}
+
+impl Registered {
+    /// The address at which this rank's device reaches what `rank` has registered, and its length in bytes. None if there is no
+    /// such rank, and for peers between nodes. The memory stays mapped until this is dropped.
+    #[must_use]
+    pub fn of(&self, rank: usize) -> Option<(DevicePtr, u64)> {
+        if rank == self.rank {
+            return Some((self.memory.at, self.memory.len));
+        }
+        let peers = self.memory.peers.as_ref()?;
+        let place = (*peers.at.get(rank)?, *peers.bytes.get(rank)?);
+        (place.0 != DevicePtr::NULL).then_some(place)
     }
 }
 

@@ -1,6 +1,9 @@
-//! The types of NCCL's header `nccl.h`, version 2.28.
+//! The types of NCCL's headers `nccl.h` and `nccl_device/host.h`, version 2.32.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    mem::offset_of,
+};
 
 /// A pointer to a type that C code does not see: `ncclComm_t`, `ncclWindow_t`, `cudaStream_t` and others.
 pub type Handle = *mut c_void;
@@ -32,6 +35,8 @@ impl Code {
     pub const REMOTE_ERROR: Self = Self(6);
     /// `ncclInProgress`
     pub const IN_PROGRESS: Self = Self(7);
+    /// `ncclTimeout`, which programs of 2.28 do not know, so no function returns it.
+    pub const TIMEOUT: Self = Self(8);
 
     /// The text of `ncclGetErrorString`.
     pub(crate) fn text(self) -> &'static CStr {
@@ -50,6 +55,7 @@ impl Code {
                 c"another rank was lost, gave up or did not come (ncclGetLastError says which)"
             }
             Self::IN_PROGRESS => c"the operation goes on; poll ncclCommGetAsyncError",
+            Self::TIMEOUT => c"a wait took too long",
             _ => c"unknown result code",
         }
     }
@@ -66,7 +72,19 @@ impl From<()> for Code {
 #[repr(C)]
 pub struct UniqueId(pub [u8; 128]);
 
-/// `ncclConfig_t`. Structs of older headers end earlier; `size` is the number of bytes that the caller's struct has.
+/// A struct that grows at its end from version to version, and begins with its size and a mark. The size is the number of bytes
+/// that the caller's struct has: those of older headers end earlier.
+pub(crate) trait Versioned {
+    /// The name in C.
+    const NAME: &'static str;
+    /// The initialiser that sets size and mark.
+    const INITIALIZER: &'static str;
+    const MAGIC: c_uint = 0xcafe_beef;
+    /// The size of the oldest version.
+    const LEAST: usize;
+}
+
+/// `ncclConfig_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "NCCL's documentation has them")]
@@ -90,9 +108,10 @@ pub struct Config {
     pub nvlink_centric_sched: c_int,
 }
 
-impl Config {
-    /// `magic` in `NCCL_CONFIG_INITIALIZER`.
-    pub(crate) const MAGIC: c_uint = 0xcafe_beef;
+impl Versioned for Config {
+    const NAME: &'static str = "ncclConfig_t";
+    const INITIALIZER: &'static str = "NCCL_CONFIG_INITIALIZER";
+    const LEAST: usize = offset_of!(Self, blocking) + size_of::<c_int>();
 }
 
 /// `ncclSimInfo_t`.
@@ -106,9 +125,45 @@ pub struct SimInfo {
     pub estimated_time: f32,
 }
 
-impl SimInfo {
-    /// `magic` in `NCCL_SIM_INFO_INITIALIZER`.
-    pub(crate) const MAGIC: c_uint = 0x7468_5283;
+impl Versioned for SimInfo {
+    const NAME: &'static str = "ncclSimInfo_t";
+    const INITIALIZER: &'static str = "NCCL_SIM_INFO_INITIALIZER";
+    const MAGIC: c_uint = 0x7468_5283;
+    const LEAST: usize = offset_of!(Self, estimated_time) + size_of::<f32>();
+}
+
+/// `ncclCommProperties_t`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "NCCL's documentation has them")]
+pub struct CommProperties {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub rank: c_int,
+    pub n_ranks: c_int,
+    pub cuda_dev: c_int,
+    pub nvml_dev: c_int,
+    pub device_api_support: bool,
+    pub multimem_support: bool,
+    pub gin_type: c_int,
+    pub n_lsa_teams: c_int,
+    pub host_rma_support: bool,
+    pub railed_gin_type: c_int,
+    pub comm_hash: u64,
+    pub gin_min_stride: c_int,
+    pub gin_connection_type: c_int,
+    pub gin_support: [bool; 64],
+    pub dev_comm_runtime_version_size: usize,
+    pub cft_support: bool,
+    pub cft_multicast_support: bool,
+    pub cft_counted_support: bool,
+}
+
+impl Versioned for CommProperties {
+    const NAME: &'static str = "ncclCommProperties_t";
+    const INITIALIZER: &'static str = "NCCL_COMM_PROPERTIES_INITIALIZER";
+    const LEAST: usize = offset_of!(Self, rank);
 }
 
 /// `ncclTeam_t`: the ranks `rank + i * stride` of a communicator.

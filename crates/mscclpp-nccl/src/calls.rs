@@ -64,10 +64,7 @@ fn request(comm: &Comm, what: What, arguments: &Arguments) -> Result<Request<'st
     let data_type = data_type(arguments.data_type)?;
     let (_, ranks) = comm.position()?;
     let op = |op| comm.operators.of(op, data_type);
-    let rank = |name: &str, rank: c_int| match usize::try_from(rank) {
-        Ok(rank) if rank < ranks => Ok(rank),
-        _ => Err(Failure::argument(format!("`{name}` is {rank} in a communicator of {ranks} ranks"))),
-    };
+    let rank = |name, number| rank(name, number, ranks);
     let kind = match what {
         What::AllReduce { op: number } => Kind::AllReduce(op(number)?),
         What::Reduce { op: number, root } => Kind::Reduce { root: rank("root", root)?, op: op(number)? },
@@ -88,4 +85,12 @@ fn request(comm: &Comm, what: What, arguments: &Arguments) -> Result<Request<'st
         count: arguments.count as u64,
         data_type,
     })
+}
+
+/// The rank that the argument `name` of a call names, in a communicator of `ranks` ranks.
+pub(crate) fn rank(name: &str, rank: c_int, ranks: usize) -> Result<usize, Failure> {
+    match usize::try_from(rank) {
+        Ok(rank) if rank < ranks => Ok(rank),
+        _ => Err(Failure::argument(format!("`{name}` is {rank} in a communicator of {ranks} ranks"))),
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    ffi::c_void,
     sync::{
         Arc, LazyLock, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
@@ -67,6 +68,8 @@ pub(crate) struct Ours {
     /// This rank's own such id, which is valid until this is dropped.
     pub(crate) spare: Option<Arc<Spare>>,
     pub(crate) statistics: Statistics,
+    /// A number that is the same on all ranks, and differs between communicators.
+    pub(crate) hash: u64,
 }
 
 /// The registrations of a communicator, by handle.
@@ -75,9 +78,21 @@ pub(crate) struct Registrations {
     /// The handles of `ncclCommRegister`, which has no effect on calls: each rank registers on its own, and all ranks must
     /// choose the same algorithm.
     pub(crate) buffers: Mutex<Vec<usize>>,
-    /// The windows of `ncclCommWindowRegister`, which all ranks call; `None` for one whose memory cannot be shared.
-    pub(crate) windows: Mutex<HashMap<usize, Option<Registered>>>,
+    /// The windows of `ncclCommWindowRegister`, which all ranks call.
+    pub(crate) windows: Mutex<HashMap<usize, Window>>,
 }
+
+/// A window of `ncclCommWindowRegister`.
+pub(crate) struct Window {
+    /// This rank's memory, and its bytes.
+    pub(crate) at: *mut c_void,
+    pub(crate) bytes: usize,
+    /// The registration; `None` for memory that cannot be shared, and while the ranks are registering it.
+    pub(crate) registered: Option<Registered>,
+}
+
+// SAFETY: the address is only given back to the program, and never used here.
+unsafe impl Send for Window {}
 
 impl Comm {
     /// A communicator that is still to be formed. The thread that forms it sets its [position](Comm::set_position).
@@ -343,6 +358,16 @@ pub(crate) fn add(comm: &Arc<Comm>) -> Handle {
 /// [`Code::INVALID_ARGUMENT`] if there is none.
 pub(crate) fn of(handle: Handle) -> Result<Arc<Comm>, Failure> {
     COMMS.read().get(&(handle as usize)).cloned().ok_or_else(|| unknown(handle))
+}
+
+/// The communicator of which a handle is a window.
+///
+/// # Errors
+/// [`Code::INVALID_ARGUMENT`] if there is none.
+pub(crate) fn with_window(window: Handle) -> Result<Arc<Comm>, Failure> {
+    let comms = COMMS.read();
+    let comm = comms.values().find(|comm| comm.registrations.windows.lock().contains_key(&window.addr()));
+    comm.cloned().ok_or_else(|| Failure::argument(format!("`window` is {window:p}, which is no window")))
 }
 
 /// Removes a handle from the table, and returns its communicator.

@@ -1,15 +1,12 @@
 //! `ncclConfig_t`: a communicator's settings, in structs of old and new headers.
 
-use std::{
-    ffi::{CStr, c_int},
-    mem::{offset_of, size_of},
-    ptr,
-};
+use std::{ffi::c_int, ptr};
 
 use crate::{
     abi::{Config, UNDEFINED},
     env::{Env, MOST_CTAS},
     failure::Failure,
+    pointers::{text, versioned},
 };
 
 /// The settings of a communicator.
@@ -43,26 +40,8 @@ pub(crate) unsafe fn read(config: *const Config, usual: &Settings, env: &Env) ->
     if config.is_null() {
         return Ok(usual.clone());
     }
-    // SAFETY: the caller promises that the struct has at least its first field, which is the size.
-    let size = unsafe { (&raw const (*config).size).read_unaligned() };
-    let least = offset_of!(Config, blocking) + size_of::<c_int>();
-    if !(least..=1 << 16).contains(&size) {
-        return Err(Failure::argument(format!(
-            "the size in ncclConfig_t is {size}; initialise it with NCCL_CONFIG_INITIALIZER"
-        )));
-    }
-    let mut given = UNSET;
-    // SAFETY: the caller promises `size` bytes; at most the size of `given` is copied, and any bytes are valid values of its
-    // fields.
-    unsafe {
-        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut given).cast(), size.min(size_of::<Config>()));
-    }
-    if given.magic != Config::MAGIC {
-        return Err(Failure::argument(format!(
-            "the mark in ncclConfig_t is {:#x}; initialise it with NCCL_CONFIG_INITIALIZER",
-            given.magic
-        )));
-    }
+    // SAFETY: the caller's promise; the fields are numbers and pointers.
+    let given = unsafe { versioned(config, UNSET)? };
     // SAFETY: in an initialised configuration the name is NULL or a C string.
     let name = unsafe { text(given.comm_name) };
     settings(&given, name, usual, env)
@@ -87,13 +66,6 @@ const UNSET: Config = Config {
     n_channels_per_net_peer: UNDEFINED,
     nvlink_centric_sched: UNDEFINED,
 };
-
-/// # Safety
-/// `pointer` is null or points to a C string.
-unsafe fn text(pointer: *const std::ffi::c_char) -> Option<String> {
-    // SAFETY: the caller's promise.
-    (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
-}
 
 fn settings(given: &Config, name: Option<String>, usual: &Settings, env: &Env) -> Result<Settings, Failure> {
     let checked = |field: &str, value: c_int, least: c_int, most: c_int| match value {
@@ -130,6 +102,10 @@ fn settings(given: &Config, name: Option<String>, usual: &Settings, env: &Env) -
 
 #[cfg(test)]
 mod tests {
+    use std::mem::offset_of;
+
+    use crate::abi::Versioned;
+
     use super::*;
 
     fn usual() -> Settings {

@@ -77,6 +77,13 @@ pub(crate) struct Env {
     pub(crate) p2p_disabled: bool,
 }
 
+/// The value of a variable: a number, or none if it is not set and has no default; or a text, which is empty if it is not set.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Number(Option<i64>),
+    Text(String),
+}
+
 /// The variables of NCCL that have an effect on this library.
 const OF_NCCL: [&str; 11] = [
     "NCCL_CONF_FILE",
@@ -112,6 +119,33 @@ impl Env {
         ignored.sort();
         ignored.dedup();
         ignored
+    }
+
+    /// The variables that have an effect on this library, with the values that count.
+    pub(crate) fn parameters() -> Result<Vec<(&'static str, Value)>, Failure> {
+        let env = Self::of_process()?;
+        let flag = |flag| Value::Number(Some(i64::from(flag)));
+        let number = |number: Option<u32>| Value::Number(number.map(i64::from));
+        let text = |name| {
+            let value = files::lookup(name).unwrap_or_default();
+            (name, Value::Text(value.to_string_lossy().into_owned()))
+        };
+        let mut parameters = vec![
+            ("NCCL_COMM_BLOCKING", flag(env.blocking)),
+            ("NCCL_MIN_CTAS", number(env.min_ctas)),
+            ("NCCL_MAX_CTAS", number(env.max_ctas)),
+            ("NCCL_P2P_DISABLE", flag(env.p2p_disabled)),
+            ("MSCCLPP_NCCL_CALLS_AT_ONCE", number(Some(env.calls_at_once))),
+            ("MSCCLPP_NCCL_SAME_GPU", flag(env.same_gpu)),
+            ("MSCCLPP_NCCL_SCRATCH", number(env.scratch)),
+            ("MSCCLPP_NCCL_TIMEOUT", Value::Number(i64::try_from(env.timeout.as_secs()).ok())),
+            text("MSCCLPP_NCCL_DEBUG"),
+            text("MSCCLPP_NCCL_FALLBACK"),
+        ];
+        let known = |name: &&str| parameters.iter().any(|(known, _)| known == name);
+        let texts: Vec<_> = OF_NCCL.iter().filter(|name| !known(name)).map(|name| text(name)).collect();
+        parameters.extend(texts);
+        Ok(parameters)
     }
 
     fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, Failure> {

@@ -1,4 +1,4 @@
-//! The functions of NCCL 2.28.9, each as `ncclXxx`, and as `pncclXxx` for profilers that replace `ncclXxx` and then call it.
+//! The functions of NCCL 2.32.3, each as `ncclXxx`, and as `pncclXxx` for profilers that replace `ncclXxx` and then call it.
 //!
 //! Each body calls the module that implements the function. Neither name calls the other, as a program may replace either.
 
@@ -48,6 +48,8 @@ macro_rules! plain {
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result $body
     };
 }
+
+pub mod queries;
 
 nccl! {
     /// Makes a unique id, with which the ranks of a communicator find each other.

@@ -3,6 +3,7 @@
 
 use std::{
     ffi::c_int,
+    hash::{BuildHasher, Hasher, RandomState},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -201,6 +202,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         fallback: env.fallback.is_some(),
         min_blocks: comm.settings.min_blocks,
         max_blocks: comm.settings.max_blocks,
+        hash: RandomState::new().build_hasher().finish(),
         spare: spare.as_ref().map(Spare::id),
     };
     let all = bootstrap.all_gather(&hello.to_bytes())?;
@@ -242,6 +244,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         connected => connected?,
     };
     let ours = Ours {
+        hash: all[0].hash,
         statistics: Statistics::new(),
         comm: communicator,
         collectives,

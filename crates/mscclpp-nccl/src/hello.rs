@@ -19,6 +19,8 @@ pub(crate) struct Hello {
     /// The fewest and the most blocks that a call may have.
     pub(crate) min_blocks: Option<u32>,
     pub(crate) max_blocks: Option<u32>,
+    /// A random number. That of rank 0 is the hash of the communicator.
+    pub(crate) hash: u64,
     /// The id under which the other ranks find this one if the job fails.
     pub(crate) spare: Option<UniqueId>,
 }
@@ -38,8 +40,8 @@ impl std::fmt::Debug for UniqueId {
 }
 
 /// The first bytes of a greeting, of which the last is its version.
-const MARK: [u8; 4] = *b"MSN\x01";
-const SIZE: usize = 4 + 1 + 16 + 4 + 4 + 128;
+const MARK: [u8; 4] = *b"MSN\x02";
+const SIZE: usize = 4 + 1 + 16 + 4 + 4 + 8 + 128;
 
 impl Hello {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -49,6 +51,7 @@ impl Hello {
         bytes.extend(self.uuid);
         bytes.extend(self.min_blocks.unwrap_or(0).to_le_bytes());
         bytes.extend(self.max_blocks.unwrap_or(0).to_le_bytes());
+        bytes.extend(self.hash.to_le_bytes());
         bytes.extend(self.spare.map_or([0; 128], |id| id.0));
         bytes
     }
@@ -81,7 +84,8 @@ impl Hello {
             fallback: flag(2),
             min_blocks: number(21),
             max_blocks: number(25),
-            spare: flag(3).then(|| UniqueId(std::array::from_fn(|i| bytes[29 + i]))),
+            hash: u64::from_le_bytes(std::array::from_fn(|i| bytes[29 + i])),
+            spare: flag(3).then(|| UniqueId(std::array::from_fn(|i| bytes[37 + i]))),
         })
     }
 }
@@ -145,6 +149,7 @@ mod tests {
             fallback: true,
             min_blocks: None,
             max_blocks: Some(7),
+            hash: 5 << 60,
             spare: Some(UniqueId([9; 128])),
         }
     }

@@ -12,7 +12,7 @@
 //! | `forming`, `hello`, `split` | how communicators are formed |
 //! | `comm`, `ending` | communicators and their handles, and how they end |
 //! | `group`, `calls`, `submit`, `operators`, `streams` | collectives, and groups of them |
-//! | `memory`, `teams`, `simulation` | the rest of the interface |
+//! | `memory`, `teams`, `simulation`, `properties`, `parameters` | the rest of the interface |
 //! | `fallback`, `nccl` | NCCL itself, for communicators that this library does not cover |
 //! | `sim` | streams of simulated devices, for C code |
 //! | `env`, `interface`, `report`, `statistics`, `failure` | variables, lines for the user, errors |
@@ -43,7 +43,9 @@ mod interface;
 mod memory;
 mod nccl;
 mod operators;
+mod parameters;
 mod pointers;
+mod properties;
 mod report;
 pub mod sim;
 mod simulation;

@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 
 use crate::{
     abi::{Code, Handle},
-    comm::{self, Backend, Comm},
+    calls,
+    comm::{self, Backend, Comm, Window},
     failure::Failure,
     forming, group,
     pointers::OutPointer,
@@ -93,18 +94,22 @@ pub(crate) fn deregister(comm: Handle, handle: Handle) -> Result<(), Failure> {
 /// window, and calls and graphs that were made meanwhile are gone.
 pub(crate) unsafe fn register_window(
     comm: Handle,
-    (buffer, bytes): (*const c_void, usize),
+    (buffer, bytes): (*mut c_void, usize),
     place: OutPointer<Handle>,
     flags: c_int,
 ) -> Result<Code, Failure> {
-    /// `NCCL_WIN_COLL_SYMMETRIC`, NCCL's only flag for windows.
+    /// `NCCL_WIN_COLL_SYMMETRIC`.
     const SYMMETRIC: c_int = 1;
+    /// `NCCL_WIN_STRICT_ORDERING`, which changes nothing: writes into a window are never reordered by adapters.
+    const STRICT_ORDERING: c_int = 2;
     let comm = registering(comm, buffer)?;
-    if flags & !SYMMETRIC != 0 {
-        return Err(Failure::argument(format!("`winFlags` is {flags:#x}; 0 and 1 are known")));
+    if flags & !(SYMMETRIC | STRICT_ORDERING) != 0 {
+        return Err(Failure::argument(format!(
+            "`winFlags` is {flags:#x}; 1 and 2 are known, and there are no windows for GIN or CFT alone"
+        )));
     }
     let handle = next_handle();
-    comm.registrations.windows.lock().insert(handle, None);
+    comm.registrations.windows.lock().insert(handle, Window { at: buffer, bytes, registered: None });
     place.set(ptr::without_provenance_mut(handle));
     let memory = DevicePtr(buffer.expose_provenance() as u64);
     let made_here = made_here(buffer.addr());
@@ -121,7 +126,7 @@ pub(crate) unsafe fn register_window(
         match registered {
             Ok(registered) => {
                 if let Some(window) = comm.registrations.windows.lock().get_mut(&handle) {
-                    *window = Some(registered);
+                    window.registered = Some(registered);
                 }
                 Ok(())
             }
@@ -149,6 +154,36 @@ pub(crate) fn deregister_window(comm: Handle, window: Handle) -> Result<(), Fail
     let comm = comm::of(comm)?;
     let gone = comm.registrations.windows.lock().remove(&window.addr());
     gone.map(drop).ok_or_else(|| unknown(&comm, window))
+}
+
+/// `ncclWinGetUserPtr`: the memory that this rank has registered.
+pub(crate) fn of_window(comm: Handle, window: Handle) -> Result<*mut c_void, Failure> {
+    let comm = comm::of(comm)?;
+    let windows = comm.registrations.windows.lock();
+    windows.get(&window.addr()).map(|window| window.at).ok_or_else(|| unknown(&comm, window))
+}
+
+/// `ncclGetPeerDevicePointer` and `ncclGetLsaDevicePointer`: the address at which this rank's device reaches the memory that a
+/// rank has registered in a window. Reading and writing there is the program's to order.
+pub(crate) fn of_peer(window: Handle, offset: usize, peer: c_int) -> Result<*mut c_void, Failure> {
+    let comm = comm::with_window(window)?;
+    let (own, ranks) = comm.position()?;
+    let peer = calls::rank("peer", peer, ranks)?;
+    let windows = comm.registrations.windows.lock();
+    let window = windows.get(&window.addr()).ok_or_else(|| unknown(&comm, window))?;
+    let place = match &window.registered {
+        Some(registered) => registered.of(peer).map(|(at, bytes)| (at.as_mut_ptr(), bytes)),
+        None => (peer == own).then_some((window.at, window.bytes as u64)),
+    };
+    let (at, bytes) = place.ok_or_else(|| {
+        Failure::usage(format!(
+            "rank {peer}'s memory of the window is not mapped on rank {own}: it cannot be shared"
+        ))
+    })?;
+    if offset as u64 >= bytes {
+        return Err(Failure::argument(format!("`offset` is {offset} in a window of {bytes} bytes")));
+    }
+    Ok(at.wrapping_byte_add(offset))
 }
 
 /// The communicator of a handle, checked for registering `buffer` with it.

@@ -1,8 +1,11 @@
-//! Pointers that C code passes: where results are written, and arrays.
+//! Pointers that C code passes: where results are written, arrays, and structs of old and new headers.
 
-use std::{ffi::c_int, ptr::NonNull};
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint},
+    ptr::{self, NonNull},
+};
 
-use crate::failure::Failure;
+use crate::{abi::Versioned, failure::Failure};
 
 /// A pointer of C code, never null, to which a result is written.
 pub(crate) struct OutPointer<T>(NonNull<T>);
@@ -52,4 +55,59 @@ pub(crate) unsafe fn array<T: Copy>(pointer: *const T, count: c_int, name: &str)
     }
     // SAFETY: `pointer` is not null, and the caller promised that `count` values are there.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
+}
+
+/// The size that a struct of the program states, of whatever version it is.
+///
+/// # Safety
+/// `given` points to as many bytes as its first field says, which begin with that field and a mark.
+///
+/// # Errors
+/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) if the struct was not initialised.
+pub(crate) unsafe fn stated_size<T: Versioned>(given: *const T) -> Result<usize, Failure> {
+    // SAFETY: the caller promises that the struct begins with its size.
+    let size = unsafe { given.cast::<usize>().read_unaligned() };
+    if !(T::LEAST..=1 << 16).contains(&size) {
+        return Err(Failure::argument(format!(
+            "the size in {} is {size}; initialise it with {}",
+            T::NAME,
+            T::INITIALIZER
+        )));
+    }
+    // SAFETY: the caller promises the mark behind the size.
+    let magic = unsafe { given.cast::<usize>().add(1).cast::<c_uint>().read_unaligned() };
+    if magic != T::MAGIC {
+        return Err(Failure::argument(format!(
+            "the mark in {} is {magic:#x}; initialise it with {}",
+            T::NAME,
+            T::INITIALIZER
+        )));
+    }
+    Ok(size)
+}
+
+/// Reads a struct of the program. The fields that an older header has not are those of `initial`.
+///
+/// # Safety
+/// `given` is what [`stated_size`] asks for, and any bytes are valid values of the fields.
+///
+/// # Errors
+/// The same as of [`stated_size`].
+pub(crate) unsafe fn versioned<T: Versioned>(given: *const T, initial: T) -> Result<T, Failure> {
+    let mut read = initial;
+    // SAFETY: the caller's promise; at most the size of `read` is copied.
+    unsafe {
+        let size = stated_size(given)?.min(size_of::<T>());
+        ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut read).cast(), size);
+    }
+    Ok(read)
+}
+
+/// Copies a text that C code passed. NULL is none.
+///
+/// # Safety
+/// `pointer` is null or points to a C string.
+pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
+    // SAFETY: the caller's promise.
+    (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }

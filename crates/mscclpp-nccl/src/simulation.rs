@@ -1,10 +1,6 @@
 //! `ncclGroupSimulateEnd`, which predicts how long the calls of a group take.
 
-use std::{
-    mem::{offset_of, size_of},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     abi::{Code, SimInfo},
@@ -12,6 +8,7 @@ use crate::{
     comm::{Backend, Comm},
     failure::Failure,
     group,
+    pointers::stated_size,
 };
 
 /// Ends a group without carrying out its calls, and writes the predicted time in microseconds that they would take. Calls of
@@ -22,15 +19,8 @@ use crate::{
 /// `info` is null, or points to as many bytes as its first field says.
 pub(crate) unsafe fn end(info: *mut SimInfo) -> Result<Code, Failure> {
     if !info.is_null() {
-        // SAFETY: the caller's promise; the structs of all versions begin with these two fields.
-        let (size, magic) = unsafe {
-            ((&raw const (*info).size).read_unaligned(), (&raw const (*info).magic).read_unaligned())
-        };
-        if magic != SimInfo::MAGIC || size < offset_of!(SimInfo, estimated_time) + size_of::<f32>() {
-            return Err(Failure::argument(
-                "ncclSimInfo_t was not initialised with NCCL_SIM_INFO_INITIALIZER",
-            ));
-        }
+        // SAFETY: the caller's promise.
+        unsafe { stated_size(info)? };
     }
     let calls = group::end_without_calls()?;
     if let (Some(time), false) = (time(&calls), info.is_null()) {

@@ -7,4 +7,5 @@ mod calls;
 mod exports;
 mod groups;
 mod lives;
+mod queries;
 mod rest;

@@ -24,9 +24,9 @@ fn every_code_has_a_text() {
     // SAFETY: the function returns texts that live as long as the library.
     let text =
         |code: c_int| unsafe { CStr::from_ptr((nccl.ncclGetErrorString)(code)) }.to_str().expect("UTF-8");
-    let texts: std::collections::BTreeSet<_> = (0..=7).map(text).collect();
-    assert_eq!(texts.len(), 8);
-    assert_eq!([text(8), text(-1)], ["unknown result code"; 2]);
+    let texts: std::collections::BTreeSet<_> = (0..=8).map(text).collect();
+    assert_eq!(texts.len(), 9);
+    assert_eq!([text(9), text(-1)], ["unknown result code"; 2]);
 }
 
 #[test]

@@ -64,6 +64,31 @@ impl Config {
     pub(crate) const NOT_BLOCKING: Self = Self { blocking: 0, ..Self::INITIAL };
 }
 
+/// `ncclCommProperties_t`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct CommProperties {
+    pub(crate) size: usize,
+    pub(crate) magic: c_uint,
+    pub(crate) version: c_uint,
+    pub(crate) rank: c_int,
+    pub(crate) n_ranks: c_int,
+    pub(crate) cuda_dev: c_int,
+    pub(crate) nvml_dev: c_int,
+    pub(crate) device_api_support: bool,
+    pub(crate) multimem_support: bool,
+    pub(crate) gin_type: c_int,
+    pub(crate) n_lsa_teams: c_int,
+    pub(crate) host_rma_support: bool,
+    pub(crate) railed_gin_type: c_int,
+    pub(crate) comm_hash: u64,
+    pub(crate) gin_min_stride: c_int,
+    pub(crate) gin_connection_type: c_int,
+    pub(crate) gin_support: [bool; 64],
+    pub(crate) dev_comm_runtime_version_size: usize,
+    pub(crate) cft: [bool; 3],
+}
+
 #[repr(C)]
 pub(crate) struct SimInfo {
     pub(crate) size: usize,
@@ -153,6 +178,19 @@ functions! {
     ncclGinBarrierCreateRequirement: fn(Handle, Team, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclLLA2ACreateRequirement: fn(c_int, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclResetDebugInit: fn() -> ();
+    ncclCommQueryProperties: fn(Handle, *mut CommProperties) -> c_int;
+    ncclCommMemStats: fn(Handle, c_int, *mut u64) -> c_int;
+    ncclWinGetUserPtr: fn(Handle, Handle, *mut *mut c_void) -> c_int;
+    ncclGetPeerDevicePointer: fn(Handle, usize, c_int, *mut *mut c_void) -> c_int;
+    ncclGetLsaDevicePointer: fn(Handle, usize, c_int, *mut *mut c_void) -> c_int;
+    ncclParamBind: fn(*mut Handle, *const c_char) -> c_int;
+    ncclParamGetI8: fn(Handle, *mut i8) -> c_int;
+    ncclParamGetI64: fn(Handle, *mut i64) -> c_int;
+    ncclParamGetU32: fn(Handle, *mut u32) -> c_int;
+    ncclParamGetStr: fn(Handle, *mut *const c_char) -> c_int;
+    ncclParamGet: fn(Handle, *mut c_void, c_int, *mut c_int) -> c_int;
+    ncclParamGetParameter: fn(*const c_char, *mut *const c_char, *mut c_int) -> c_int;
+    ncclParamGetAllParameterKeys: fn(*mut *mut *const c_char, *mut c_int) -> c_int;
     pncclAllReduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
     mscclppSimSetDevice: fn(c_int) -> c_int;
     mscclppSimStreamCreate: fn(*mut Handle) -> c_int;

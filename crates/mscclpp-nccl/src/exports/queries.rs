@@ -1,0 +1,123 @@
+//! Functions that answer from what is known: properties, memory, windows and parameters.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::{
+    abi::{CommProperties, Handle},
+    answers::{answered, function},
+    memory, parameters,
+    pointers::OutPointer,
+    properties,
+};
+
+nccl! {
+    /// Describes a communicator.
+    fn ncclCommQueryProperties/pncclCommQueryProperties(comm: Handle, props: *mut CommProperties) {
+        properties::query(comm, props)
+    }
+
+    /// One of the numbers about a communicator's memory.
+    fn ncclCommMemStats/pncclCommMemStats(comm: Handle, stat: c_int, value: *mut u64) {
+        let place = OutPointer::at(value, "value")?;
+        properties::memory(comm, stat).map(|number| place.set(number))
+    }
+
+    /// The memory that this rank has registered as a window.
+    fn ncclWinGetUserPtr/pncclWinGetUserPtr(comm: Handle, win: Handle, outUserPtr: *mut *mut c_void) {
+        let place = OutPointer::at(outUserPtr, "outUserPtr")?;
+        memory::of_window(comm, win).map(|memory| place.set(memory))
+    }
+
+    /// The address at which this rank's device reaches a peer's part of a window.
+    fn ncclGetPeerDevicePointer/pncclGetPeerDevicePointer(
+        window: Handle, offset: usize, peer: c_int, outPtr: *mut *mut c_void,
+    ) {
+        let place = OutPointer::at(outPtr, "outPtr")?;
+        memory::of_peer(window, offset, peer).map(|memory| place.set(memory))
+    }
+
+    /// The same as [`ncclGetPeerDevicePointer`], as all ranks reach each other's memory.
+    fn ncclGetLsaDevicePointer/pncclGetLsaDevicePointer(
+        window: Handle, offset: usize, lsaRank: c_int, outPtr: *mut *mut c_void,
+    ) {
+        let place = OutPointer::at(outPtr, "outPtr")?;
+        memory::of_peer(window, offset, lsaRank).map(|memory| place.set(memory))
+    }
+
+    /// The handle of a parameter.
+    fn ncclParamBind/pncclParamBind(out: *mut Handle, key: *const c_char) {
+        parameters::bind(OutPointer::at(out, "out")?, key)
+    }
+
+    /// The value of a parameter as an `int8_t`.
+    fn ncclParamGetI8/pncclParamGetI8(h: Handle, out: *mut i8) {
+        parameters::number(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as an `int16_t`.
+    fn ncclParamGetI16/pncclParamGetI16(h: Handle, out: *mut i16) {
+        parameters::number(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as an `int32_t`.
+    fn ncclParamGetI32/pncclParamGetI32(h: Handle, out: *mut i32) {
+        parameters::number(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as an `int64_t`.
+    fn ncclParamGetI64/pncclParamGetI64(h: Handle, out: *mut i64) {
+        parameters::number(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as a `uint8_t`.
+    fn ncclParamGetU8/pncclParamGetU8(h: Handle, out: *mut u8) {
+        parameters::number(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as a `uint16_t`.
+    fn ncclParamGetU16/pncclParamGetU16(h: Handle, out: *mut u16) {
+        parameters::number(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as a `uint32_t`.
+    fn ncclParamGetU32/pncclParamGetU32(h: Handle, out: *mut u32) {
+        parameters::number(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as a `uint64_t`.
+    fn ncclParamGetU64/pncclParamGetU64(h: Handle, out: *mut u64) {
+        parameters::number(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as a text.
+    fn ncclParamGetStr/pncclParamGetStr(h: Handle, out: *mut *const c_char) {
+        parameters::text(h, OutPointer::at(out, "out")?)
+    }
+
+    /// The value of a parameter as bytes.
+    fn ncclParamGet/pncclParamGet(h: Handle, out: *mut c_void, maxLen: c_int, len: *mut c_int) {
+        parameters::bytes(h, out, maxLen, OutPointer::at(len, "len")?)
+    }
+
+    /// The value of the parameter that a key names, as a text.
+    fn ncclParamGetParameter/pncclParamGetParameter(
+        key: *const c_char, value: *mut *const c_char, valueLen: *mut c_int,
+    ) {
+        parameters::by_key(key, OutPointer::at(value, "value")?, OutPointer::at(valueLen, "valueLen")?)
+    }
+
+    /// The keys of all parameters.
+    fn ncclParamGetAllParameterKeys/pncclParamGetAllParameterKeys(
+        table: *mut *mut *const c_char, tableLen: *mut c_int,
+    ) {
+        parameters::keys(OutPointer::at(table, "table")?, OutPointer::at(tableLen, "tableLen")?)
+    }
+}
+
+plain! {
+    /// Writes a line for each parameter.
+    fn ncclParamDumpAll/pncclParamDumpAll() -> () {
+        // The failure of a malformed variable is written as a line, and kept for ncclGetLastError.
+        let _ = answered("ncclParamDumpAll", parameters::dump);
+    }
+}

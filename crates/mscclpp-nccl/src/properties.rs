@@ -1,0 +1,81 @@
+//! `ncclCommQueryProperties` and `ncclCommMemStats`.
+
+use std::{ffi::c_int, ptr};
+
+use crate::{
+    abi::{CommProperties, Handle},
+    comm::{self, Backend, Comm, Ours, as_int},
+    failure::Failure,
+    pointers::stated_size,
+};
+
+/// `ncclCommQueryProperties`. Of the parts of NCCL that need its device API or its network plugins, there are none.
+///
+/// # Safety
+/// `place` is null, or points to as many bytes as its first field says.
+pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Failure::argument("`props` is NULL"));
+    }
+    // SAFETY: the caller's promise.
+    let size = unsafe { stated_size(place)? };
+    let comm = comm::of(handle)?;
+    let ours = ours(&comm)?;
+    let (rank, ranks) = comm.position()?;
+    // SAFETY: the struct begins with these fields.
+    let (magic, version) = unsafe {
+        ((&raw const (*place).magic).read_unaligned(), (&raw const (*place).version).read_unaligned())
+    };
+    let known = CommProperties {
+        size,
+        magic,
+        version,
+        rank: as_int(rank),
+        n_ranks: as_int(ranks),
+        cuda_dev: as_int(comm.gpu.id()),
+        nvml_dev: as_int(comm.gpu.id()),
+        device_api_support: false,
+        multimem_support: false,
+        gin_type: 0,
+        n_lsa_teams: 1,
+        host_rma_support: false,
+        railed_gin_type: 0,
+        comm_hash: ours.hash,
+        gin_min_stride: 0,
+        gin_connection_type: 0,
+        gin_support: [false; 64],
+        dev_comm_runtime_version_size: 0,
+        cft_support: false,
+        cft_multicast_support: false,
+        cft_counted_support: false,
+    };
+    // SAFETY: no more bytes are written than the caller's struct has, and the source is as long.
+    unsafe {
+        ptr::copy_nonoverlapping(
+            (&raw const known).cast(),
+            place.cast::<u8>(),
+            size.min(size_of_val(&known)),
+        );
+    }
+    Ok(())
+}
+
+/// `ncclCommMemStats`. No memory can be suspended: graphs use the communicator's memory at the addresses that it has.
+pub(crate) fn memory(handle: Handle, statistic: c_int) -> Result<u64, Failure> {
+    let comm = comm::of(handle)?;
+    let bytes = ours(&comm)?.collectives.device_bytes();
+    match statistic {
+        0 | 1 => Ok(0),
+        2 | 3 => Ok(bytes),
+        other => Err(Failure::argument(format!("`stat` is {other}; 0 to 3 are known"))),
+    }
+}
+
+fn ours(comm: &Comm) -> Result<&Ours, Failure> {
+    match comm.formed()? {
+        Backend::Ours(ours) => Ok(ours),
+        Backend::Handed(_) => {
+            Err(Failure::usage("not covered: the properties of a communicator that NCCL has"))
+        }
+    }
+}

@@ -106,12 +106,47 @@ pub struct Config {
     pub nvls_ctas: c_int,
     pub n_channels_per_net_peer: c_int,
     pub nvlink_centric_sched: c_int,
+    pub graph_usage_mode: c_int,
+    pub num_rma_ctx: c_int,
+    pub max_p2p_peers: c_int,
+    pub graph_stream_ordering: c_int,
+    pub launch_order_implicit: c_int,
+    pub num_rma_sig: c_int,
+    pub rma_eager_init: c_int,
+    pub host_cft_mode: c_int,
+    pub nvls_host_mode: c_int,
 }
 
 impl Versioned for Config {
     const NAME: &'static str = "ncclConfig_t";
     const INITIALIZER: &'static str = "NCCL_CONFIG_INITIALIZER";
     const LEAST: usize = offset_of!(Self, blocking) + size_of::<c_int>();
+}
+
+/// `ncclCollConfig_t`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "NCCL's documentation has them")]
+pub struct CollConfig {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub ext: *const c_void,
+    pub min_ctas: c_int,
+    pub max_ctas: c_int,
+    pub nvls_ctas: c_int,
+    pub cga_cluster_size: c_int,
+    pub alg_selection: *const c_char,
+    pub force_alg_selection: c_int,
+    pub cta_policy: c_int,
+    pub user_profiler_tag: u64,
+    pub launch_completion_event: Handle,
+}
+
+impl Versioned for CollConfig {
+    const NAME: &'static str = "ncclCollConfig_t";
+    const INITIALIZER: &'static str = "NCCL_COLLCONFIG_INITIALIZER";
+    const LEAST: usize = offset_of!(Self, ext);
 }
 
 /// `ncclSimInfo_t`.

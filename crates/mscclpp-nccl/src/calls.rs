@@ -9,7 +9,8 @@ use mscclpp::DevicePtr;
 use mscclpp_collectives::{Kind, Request};
 
 use crate::{
-    abi::Handle,
+    abi::{CollConfig, Handle},
+    choice::{self, Choice},
     comm::{self, Backend, Comm},
     failure::Failure,
     operators::data_type,
@@ -48,16 +49,34 @@ pub(crate) struct Call {
     pub(crate) arguments: Arguments,
     /// The request to this library's collectives, or `None` if the call goes to NCCL.
     pub(crate) request: Option<Request<'static>>,
+    /// How it is to be done. NCCL is not told.
+    pub(crate) choice: Choice,
 }
 
 /// Checks a call of one of NCCL's functions.
-pub(crate) fn checked(what: What, arguments: Arguments) -> Result<Call, Failure> {
+///
+/// # Safety
+/// `config` is what [`choice::read`] asks for.
+pub(crate) unsafe fn checked(
+    what: What,
+    arguments: Arguments,
+    config: *const CollConfig,
+) -> Result<Call, Failure> {
     let comm = comm::of(arguments.comm)?;
+    // SAFETY: the caller's promise.
+    let mut choice = unsafe { choice::read(config, &comm.settings)? };
     let request = match comm.backend()? {
         Backend::Handed(_) => None,
-        Backend::Ours(_) => Some(request(&comm, what, &arguments)?),
+        Backend::Ours(ours) => {
+            if choice != Choice::default() {
+                choice.least = choice.least.or(ours.least_blocks);
+            }
+            let request = request(&comm, what, &arguments)?;
+            choice.check(&ours.collectives, &request)?;
+            Some(request)
+        }
     };
-    Ok(Call { comm, what, arguments, request })
+    Ok(Call { comm, what, arguments, request, choice })
 }
 
 fn request(comm: &Comm, what: What, arguments: &Arguments) -> Result<Request<'static>, Failure> {

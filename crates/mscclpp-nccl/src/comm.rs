@@ -70,6 +70,8 @@ pub(crate) struct Ours {
     pub(crate) statistics: Statistics,
     /// A number that is the same on all ranks, and differs between communicators.
     pub(crate) hash: u64,
+    /// The fewest blocks of a call.
+    pub(crate) least_blocks: Option<u32>,
 }
 
 /// The registrations of a communicator, by handle.

@@ -1,9 +1,9 @@
 //! `ncclConfig_t`: a communicator's settings, in structs of old and new headers.
 
-use std::{ffi::c_int, ptr};
+use std::{ffi::c_int, ops::RangeInclusive, ptr};
 
 use crate::{
-    abi::{Config, UNDEFINED},
+    abi::{Config, UNDEFINED, Versioned},
     env::{Env, MOST_CTAS},
     failure::Failure,
     pointers::{text, versioned},
@@ -65,32 +65,35 @@ const UNSET: Config = Config {
     nvls_ctas: UNDEFINED,
     n_channels_per_net_peer: UNDEFINED,
     nvlink_centric_sched: UNDEFINED,
+    graph_usage_mode: UNDEFINED,
+    num_rma_ctx: UNDEFINED,
+    max_p2p_peers: UNDEFINED,
+    graph_stream_ordering: UNDEFINED,
+    launch_order_implicit: UNDEFINED,
+    num_rma_sig: UNDEFINED,
+    rma_eager_init: UNDEFINED,
+    host_cft_mode: UNDEFINED,
+    nvls_host_mode: UNDEFINED,
 };
 
 fn settings(given: &Config, name: Option<String>, usual: &Settings, env: &Env) -> Result<Settings, Failure> {
-    let checked = |field: &str, value: c_int, least: c_int, most: c_int| match value {
-        UNDEFINED => Ok(None),
-        value if (least..=most).contains(&value) => Ok(Some(value)),
-        value => Err(Failure::argument(format!(
-            "{field} is {value} in ncclConfig_t; {least} to {most} are allowed"
-        ))),
-    };
-    let blocking = checked("blocking", given.blocking, 0, 1)?.map(|blocking| blocking == 1);
-    checked("cgaClusterSize", given.cga_cluster_size, 0, 8)?;
-    checked("splitShare", given.split_share, 0, 1)?;
-    checked("shrinkShare", given.shrink_share, 0, 1)?;
-    checked("collnetEnable", given.collnet_enable, 0, 1)?;
-    checked("CTAPolicy", given.cta_policy, 0, 2)?;
-    let [least, most] = [
-        checked("minCTAs", given.min_ctas, 1, c_int::MAX)?,
-        checked("maxCTAs", given.max_ctas, 1, c_int::MAX)?,
-    ]
-    .map(|blocks| blocks.map(|blocks| blocks.unsigned_abs().min(MOST_CTAS)));
-    if let (Some(least), Some(most)) = (least, most)
-        && least > most
-    {
-        return Err(Failure::argument(format!("minCTAs is {least} and maxCTAs {most} in ncclConfig_t")));
-    }
+    let checked = checked::<Config>;
+    let blocking = checked("blocking", given.blocking, 0..=1)?.map(|blocking| blocking == 1);
+    checked("cgaClusterSize", given.cga_cluster_size, CLUSTERS)?;
+    checked("splitShare", given.split_share, 0..=1)?;
+    checked("shrinkShare", given.shrink_share, 0..=1)?;
+    checked("collnetEnable", given.collnet_enable, 0..=1)?;
+    checked("CTAPolicy", given.cta_policy, CTA_POLICIES)?;
+    checked("graphUsageMode", given.graph_usage_mode, 0..=2)?;
+    checked("numRmaCtx", given.num_rma_ctx, 0..=c_int::MAX)?;
+    checked("maxP2pPeers", given.max_p2p_peers, 0..=c_int::MAX)?;
+    checked("graphStreamOrdering", given.graph_stream_ordering, 0..=1)?;
+    checked("launchOrderImplicit", given.launch_order_implicit, 0..=1)?;
+    checked("numRmaSig", given.num_rma_sig, 0..=c_int::MAX)?;
+    checked("rmaEagerInit", given.rma_eager_init, 0..=1)?;
+    checked("hostCftMode", given.host_cft_mode, 1..=3)?;
+    checked("nvlsHostMode", given.nvls_host_mode, 0..=c_int::MAX)?;
+    let (least, most) = blocks::<Config>(given.min_ctas, given.max_ctas)?;
     Ok(Settings {
         blocking: blocking.unwrap_or(usual.blocking),
         // The environment takes precedence over the program, as in NCCL.
@@ -100,11 +103,51 @@ fn settings(given: &Config, name: Option<String>, usual: &Settings, env: &Env) -
     })
 }
 
+/// The values of `cgaClusterSize`.
+pub(crate) const CLUSTERS: RangeInclusive<c_int> = 0..=8;
+/// The values of `CTAPolicy`, which has two bits.
+pub(crate) const CTA_POLICIES: RangeInclusive<c_int> = 0..=3;
+
+/// The value of a field of a configuration, if it is set.
+///
+/// # Errors
+/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) for a value that is not allowed.
+pub(crate) fn checked<T: Versioned>(
+    field: &str,
+    value: c_int,
+    allowed: RangeInclusive<c_int>,
+) -> Result<Option<c_int>, Failure> {
+    match value {
+        UNDEFINED => Ok(None),
+        value if allowed.contains(&value) => Ok(Some(value)),
+        value => Err(Failure::argument(format!(
+            "{field} is {value} in {}; {} to {} are allowed",
+            T::NAME,
+            allowed.start(),
+            allowed.end()
+        ))),
+    }
+}
+
+/// The fewest and the most blocks that a configuration gives.
+///
+/// # Errors
+/// The same as of [`checked`].
+pub(crate) fn blocks<T: Versioned>(least: c_int, most: c_int) -> Result<(Option<u32>, Option<u32>), Failure> {
+    let [least, most] =
+        [checked::<T>("minCTAs", least, 1..=c_int::MAX)?, checked::<T>("maxCTAs", most, 1..=c_int::MAX)?]
+            .map(|blocks| blocks.map(|blocks| blocks.unsigned_abs().min(MOST_CTAS)));
+    match (least, most) {
+        (Some(least), Some(most)) if least > most => {
+            Err(Failure::argument(format!("minCTAs is {least} and maxCTAs {most} in {}", T::NAME)))
+        }
+        both => Ok(both),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
-
-    use crate::abi::Versioned;
 
     use super::*;
 
@@ -150,6 +193,9 @@ mod tests {
             ..initial()
         };
         assert_eq!(given(&old).unwrap(), Settings { blocking: false, ..usual() });
+        // That of 2.28 ends before graphUsageMode.
+        let size = offset_of!(Config, graph_usage_mode);
+        assert_eq!(given(&Config { size, nvls_host_mode: -9, ..initial() }).unwrap(), usual());
     }
 
     #[test]
@@ -167,6 +213,10 @@ mod tests {
             (Config { min_ctas: 4, max_ctas: 2, ..initial() }, "minCTAs is 4 and maxCTAs 2"),
             (Config { max_ctas: 0, ..initial() }, "maxCTAs is 0"),
             (Config { split_share: -1, ..initial() }, "splitShare is -1"),
+            (
+                Config { host_cft_mode: 4, ..initial() },
+                "hostCftMode is 4 in ncclConfig_t; 1 to 3 are allowed",
+            ),
         ] {
             let text = given(&config).unwrap_err().text;
             assert!(text.contains(said), "{text}");

@@ -49,6 +49,7 @@ macro_rules! plain {
     };
 }
 
+pub mod configured;
 pub mod queries;
 
 nccl! {

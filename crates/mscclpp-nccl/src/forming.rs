@@ -15,11 +15,12 @@ use mscclpp::{
     bootstrap::{Forming, MeetingPlace},
     errors::BootstrapError,
 };
-use mscclpp_collectives::{Collectives, Error, Query, Selection, Selector, Tuned};
+use mscclpp_collectives::{Collectives, Error};
 
 use crate::{
     abi::{Code, Config, Handle, UniqueId},
     answers,
+    choice::Choice,
     comm::{Backend, Comm, Ours},
     config::{self, Settings},
     ending,
@@ -236,7 +237,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         builder = builder.max_blocks(most);
     }
     if let Some(least) = least {
-        builder = builder.selector(AtLeast(least));
+        builder = builder.selector(Choice { least: Some(least), ..Choice::default() });
     }
     let collectives = match builder.connect() {
         // All ranks find it.
@@ -245,6 +246,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     };
     let ours = Ours {
         hash: all[0].hash,
+        least_blocks: least,
         statistics: Statistics::new(),
         comm: communicator,
         collectives,
@@ -269,17 +271,6 @@ fn named(error: Error) -> Failure {
     };
     let failure = Failure::from(error);
     Failure { text: format!("{}; give all ranks the same {variable}", failure.text), ..failure }
-}
-
-/// A selector that chooses as [`Tuned`] does, but never fewer blocks than this.
-#[derive(Debug)]
-struct AtLeast(u32);
-
-impl Selector for AtLeast {
-    fn choose(&self, query: &Query) -> Selection {
-        let selection = Tuned.choose(query);
-        Selection { blocks: selection.blocks.max(self.0), ..selection }
-    }
 }
 
 /// The line that reports a new communicator.

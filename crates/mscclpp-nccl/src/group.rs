@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    abi::{Code, Handle},
+    abi::{Code, CollConfig, Handle},
     calls::{self, Arguments, Call, What},
     comm::{self, Comm},
     env::Env,
@@ -162,7 +162,21 @@ fn first(one: Result<Code, Failure>, other: Result<Code, Failure>) -> Result<Cod
 /// NCCL's own conditions hold: the addresses are memory that the communicator's device reaches, of the size that follows from the
 /// call. The memory lives until the call is complete, or as long as a graph that captured it. The stream is one of that device.
 pub(crate) unsafe fn make(what: What, arguments: Arguments) -> Result<Code, Failure> {
-    call(noted(calls::checked(what, arguments))?)
+    // SAFETY: the caller's promise.
+    unsafe { make_with(what, arguments, std::ptr::null()) }
+}
+
+/// Makes a call as [`make`] does, with a configuration that says how it is to be done.
+///
+/// # Safety
+/// The same as of [`make`]; and `config` is null, or points to as many bytes as its first field says.
+pub(crate) unsafe fn make_with(
+    what: What,
+    arguments: Arguments,
+    config: *const CollConfig,
+) -> Result<Code, Failure> {
+    // SAFETY: the caller's promise.
+    call(noted(unsafe { calls::checked(what, arguments, config) })?)
 }
 
 /// Submits a call of a communicator: at once, or at the end of the group.

@@ -11,7 +11,7 @@
 //! | `answers` | codes and texts of failures for C code |
 //! | `forming`, `hello`, `split` | how communicators are formed |
 //! | `comm`, `ending` | communicators and their handles, and how they end |
-//! | `group`, `calls`, `submit`, `operators`, `streams` | collectives, and groups of them |
+//! | `group`, `calls`, `submit`, `choice`, `operators`, `streams` | collectives, and groups of them |
 //! | `memory`, `teams`, `simulation`, `properties`, `parameters` | the rest of the interface |
 //! | `fallback`, `nccl` | NCCL itself, for communicators that this library does not cover |
 //! | `sim` | streams of simulated devices, for C code |
@@ -27,6 +27,7 @@
 pub mod abi;
 mod answers;
 mod calls;
+mod choice;
 mod comm;
 mod config;
 mod ending;

@@ -8,6 +8,7 @@ use mscclpp_collectives::Request;
 use crate::{
     abi::{Code, Handle},
     calls::Call,
+    choice::Choice,
     comm::{Backend, Comm, Ours},
     failure::Failure,
     fallback, streams,
@@ -51,8 +52,8 @@ fn submit_of(calls: &[Call]) -> Result<(), Failure> {
 fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> {
     // SAFETY: the caller of `group::make` promised streams of the communicator's device.
     let open = |handle: Handle| unsafe { streams::of(&comm.gpu, handle) };
-    if let [Call { request: Some(request), arguments, .. }] = calls {
-        return enqueue(comm, ours, slice::from_ref(request), &open(arguments.stream)?);
+    if let [Call { request: Some(request), arguments, choice, .. }] = calls {
+        return enqueue(comm, ours, slice::from_ref(request), *choice, &open(arguments.stream)?);
     }
     let mut handles: Vec<Handle> = Vec::new();
     for call in calls {
@@ -61,17 +62,47 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
         }
     }
     let streams = handles.into_iter().map(open).collect::<Result<Vec<Stream>, Failure>>()?;
-    let requests: Vec<Request<'_>> = calls.iter().filter_map(|call| call.request).collect();
     // If there are several streams, all calls go into the first: it waits for the others before the calls, and the others wait
     // for it after them.
     let Some((stream, others)) = streams.split_first() else { return Ok(()) };
-    stream.join(&others.iter().collect::<Vec<_>>(), || enqueue(comm, ours, &requests, stream))
+    stream.join(&others.iter().collect::<Vec<_>>(), || {
+        by_choice(calls)
+            .into_iter()
+            .try_for_each(|(choice, requests)| enqueue(comm, ours, &requests, choice, stream))
+    })
 }
 
-fn enqueue(comm: &Comm, ours: &Ours, requests: &[Request<'_>], stream: &Stream) -> Result<(), Failure> {
+/// The requests of a group, those that are done alike together. Those without a configuration come last, as sends and receives
+/// are among them, which each rank may give at another place of the group.
+fn by_choice(calls: &[Call]) -> Vec<(Choice, Vec<Request<'static>>)> {
+    let mut all: Vec<(Choice, Vec<_>)> = Vec::new();
+    for Call { request, choice, .. } in calls {
+        match all.iter_mut().find(|(other, _)| other == choice) {
+            Some((_, requests)) => requests.extend(request),
+            None => all.push((*choice, request.iter().copied().collect())),
+        }
+    }
+    // The sort is stable: the others stay in the order of their first calls, which is that of all ranks.
+    all.sort_by_key(|(choice, _)| *choice == Choice::default());
+    all
+}
+
+fn enqueue(
+    comm: &Comm,
+    ours: &Ours,
+    requests: &[Request<'_>],
+    choice: Choice,
+    stream: &Stream,
+) -> Result<(), Failure> {
     let timed = ours.statistics.begin(&comm.gpu, stream, requests);
     // SAFETY: the caller of `group::make` promised for each call what `enqueue` asks for.
-    unsafe { ours.collectives.enqueue(requests, stream)? };
+    unsafe {
+        if choice == Choice::default() {
+            ours.collectives.enqueue(requests, stream)?;
+        } else {
+            ours.collectives.enqueue_with(requests, stream, &choice)?;
+        }
+    }
     ours.statistics.end(stream, timed);
     Ok(())
 }

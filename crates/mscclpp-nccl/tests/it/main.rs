@@ -4,6 +4,7 @@
 mod support;
 
 mod calls;
+mod configured;
 mod exports;
 mod groups;
 mod lives;

@@ -64,6 +64,43 @@ impl Config {
     pub(crate) const NOT_BLOCKING: Self = Self { blocking: 0, ..Self::INITIAL };
 }
 
+/// `ncclCollConfig_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct CollConfig {
+    pub(crate) size: usize,
+    pub(crate) magic: c_uint,
+    pub(crate) version: c_uint,
+    pub(crate) ext: *const c_void,
+    pub(crate) min_ctas: c_int,
+    pub(crate) max_ctas: c_int,
+    pub(crate) nvls_ctas: c_int,
+    pub(crate) cga_cluster_size: c_int,
+    pub(crate) alg_selection: *const c_char,
+    pub(crate) force_alg_selection: c_int,
+    pub(crate) cta_policy: c_int,
+    pub(crate) user_profiler_tag: u64,
+    pub(crate) launch_completion_event: Handle,
+}
+
+impl CollConfig {
+    pub(crate) const INITIAL: Self = Self {
+        size: size_of::<Self>(),
+        magic: 0xcafe_beef,
+        version: 23_203,
+        ext: ptr::null(),
+        min_ctas: UNDEFINED,
+        max_ctas: UNDEFINED,
+        nvls_ctas: UNDEFINED,
+        cga_cluster_size: UNDEFINED,
+        alg_selection: ptr::null(),
+        force_alg_selection: 1,
+        cta_policy: UNDEFINED,
+        user_profiler_tag: 0,
+        launch_completion_event: ptr::null_mut(),
+    };
+}
+
 /// `ncclCommProperties_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -178,6 +215,14 @@ functions! {
     ncclGinBarrierCreateRequirement: fn(Handle, Team, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclLLA2ACreateRequirement: fn(c_int, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclResetDebugInit: fn() -> ();
+    ncclAllReduceConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
+    ncclBroadcastConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
+    ncclReduceConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
+    ncclAllGatherConfig: fn(*const c_void, *mut c_void, usize, c_int, Handle, Handle, *const CollConfig) -> c_int;
+    ncclReduceScatterConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
+    ncclAlltoAllConfig: fn(*const c_void, *mut c_void, usize, c_int, Handle, Handle, *const CollConfig) -> c_int;
+    ncclGatherConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
+    ncclScatterConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
     ncclCommQueryProperties: fn(Handle, *mut CommProperties) -> c_int;
     ncclCommMemStats: fn(Handle, c_int, *mut u64) -> c_int;
     ncclWinGetUserPtr: fn(Handle, Handle, *mut *mut c_void) -> c_int;

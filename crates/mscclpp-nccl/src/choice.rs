@@ -1,0 +1,241 @@
+//! How single calls are to be done: `ncclCollConfig_t`, and the fewest blocks of a communicator.
+
+use std::ptr;
+
+use mscclpp_collectives::{Collectives, Protocol, Query, Request, Selection, Selector, Tuned};
+
+use crate::{
+    abi::{CollConfig, UNDEFINED},
+    config::{CLUSTERS, CTA_POLICIES, Settings, blocks, checked},
+    failure::Failure,
+    pointers::{text, versioned},
+};
+
+/// What a call's configuration says about how it is done. All ranks give the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Choice {
+    /// The fewest and the most blocks.
+    pub(crate) least: Option<u32>,
+    pub(crate) most: Option<u32>,
+    pub(crate) protocol: Option<Protocol>,
+    /// Whether the call is refused if it cannot be done by that protocol.
+    pub(crate) forced: bool,
+}
+
+const UNSET: CollConfig = CollConfig {
+    size: 0,
+    magic: 0,
+    version: 0,
+    ext: ptr::null(),
+    min_ctas: UNDEFINED,
+    max_ctas: UNDEFINED,
+    nvls_ctas: UNDEFINED,
+    cga_cluster_size: UNDEFINED,
+    alg_selection: ptr::null(),
+    force_alg_selection: 1,
+    cta_policy: UNDEFINED,
+    user_profiler_tag: 0,
+    launch_completion_event: ptr::null_mut(),
+};
+
+/// Reads the configuration of a call for a communicator with these settings.
+///
+/// # Safety
+/// `config` is null, or points to as many bytes as its first field says.
+///
+/// # Errors
+/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) if the struct was not initialised, or a field has a value that
+/// is not allowed.
+pub(crate) unsafe fn read(config: *const CollConfig, settings: &Settings) -> Result<Choice, Failure> {
+    if config.is_null() {
+        return Ok(Choice::default());
+    }
+    // SAFETY: the caller's promise; the fields are numbers and pointers.
+    let given = unsafe { versioned(config, UNSET)? };
+    let checked = checked::<CollConfig>;
+    checked("nvlsCTAs", given.nvls_ctas, 1..=i32::MAX)?;
+    checked("cgaClusterSize", given.cga_cluster_size, CLUSTERS)?;
+    checked("CTAPolicy", given.cta_policy, CTA_POLICIES)?;
+    let forced = checked("forceAlgSelection", given.force_alg_selection, 0..=1)? != Some(0);
+    let (least, most) = blocks::<CollConfig>(given.min_ctas, given.max_ctas)?;
+    if let (Some(most), Some(of_comm)) = (most, settings.max_blocks)
+        && most > of_comm
+    {
+        return Err(Failure::argument(format!(
+            "maxCTAs is {most} in ncclCollConfig_t; the communicator has {of_comm} at most"
+        )));
+    }
+    if !given.launch_completion_event.is_null() {
+        return Err(Failure::usage(
+            "not covered: launchCompletionEvent in ncclCollConfig_t; record the event after the call",
+        ));
+    }
+    // SAFETY: in an initialised configuration the selection is NULL or a C string.
+    let name = unsafe { text(given.alg_selection) }.filter(|name| !name.is_empty());
+    let protocol =
+        name.as_deref().and_then(|name| PROTOCOLS.into_iter().find(|known| known.to_string() == name));
+    match name {
+        Some(name) if protocol.is_none() && forced => Err(Failure::argument(format!(
+            "algSelection is {name:?} in ncclCollConfig_t; the names are {}",
+            PROTOCOLS.map(|known| known.to_string()).join(", ")
+        ))),
+        _ => Ok(Choice { least, most, protocol, forced: forced && protocol.is_some() }),
+    }
+}
+
+const PROTOCOLS: [Protocol; 6] = [
+    Protocol::Ll16,
+    Protocol::Ll128,
+    Protocol::Simple,
+    Protocol::Direct,
+    Protocol::Bulk,
+    Protocol::CopyEngine,
+];
+
+impl Choice {
+    /// Checks that a call can be done as it must be.
+    ///
+    /// # Errors
+    /// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE) if the configuration forces a protocol that is not possible.
+    pub(crate) fn check(&self, collectives: &Collectives, request: &Request<'_>) -> Result<(), Failure> {
+        let Some(protocol) = self.protocol.filter(|_| self.forced) else { return Ok(()) };
+        match collectives.selection_with(request, self)? {
+            Some(selection) if selection.protocol != protocol => Err(Failure::usage(format!(
+                "algSelection is {protocol} in ncclCollConfig_t, by which this call cannot be done; without it, it is done by {}",
+                selection.protocol
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Chooses as [`Tuned`] does, within what the configuration says.
+impl Selector for Choice {
+    fn choose(&self, query: &Query) -> Selection {
+        let tuned = Tuned.choose(query);
+        let protocol = self.protocol.unwrap_or(tuned.protocol);
+        let possible = match protocol {
+            Protocol::Ll16 => query.possible.ll16_in_two_steps,
+            Protocol::Ll128 => query.possible.ll128_in_two_steps,
+            Protocol::Simple => query.possible.simple_in_two_steps,
+            _ => false,
+        };
+        let blocks = tuned.blocks.max(self.least.unwrap_or(0)).min(self.most.unwrap_or(u32::MAX));
+        Selection {
+            protocol,
+            two_steps: tuned.two_steps && possible,
+            blocks,
+            threads: tuned.threads_in(blocks),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mscclpp::{Communicator, Context, ContextExt, DevicePtr, LocalBootstrap, Platform};
+    use mscclpp_collectives::{DataType, Kind};
+
+    use super::*;
+
+    /// Runs `check` with the collectives of one of two ranks.
+    fn with_collectives(check: impl Fn(&Collectives)) {
+        let connect = |bootstrap| {
+            let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
+            let gpu = comm.context().gpu(comm.bootstrap().rank()).unwrap();
+            Collectives::builder(&comm, &gpu).scratch(1 << 20).connect().unwrap()
+        };
+        let ranks = std::thread::scope(|scope| {
+            let threads: Vec<_> = LocalBootstrap::group(2)
+                .into_iter()
+                .map(|bootstrap| scope.spawn(move || connect(bootstrap)))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        check(&ranks[0]);
+    }
+
+    fn all_gather(count: u64) -> Request<'static> {
+        let memory = DevicePtr(1 << 32);
+        Request { kind: Kind::AllGather, send: memory, recv: memory, count, data_type: DataType::F32 }
+    }
+
+    #[test]
+    fn a_choice_bounds_the_blocks_and_names_the_protocol() {
+        with_collectives(|collectives| {
+            let of =
+                |choice, count| collectives.selection_with(&all_gather(count), &choice).unwrap().unwrap();
+            let (small, large) = (16, 1 << 18);
+            let usual = Choice::default();
+            assert_eq!(of(usual, small), collectives.selection(&all_gather(small)).unwrap().unwrap());
+            assert_eq!((of(usual, small).blocks, of(usual, large).blocks), (1, 2));
+            assert_eq!(of(Choice { least: Some(3), ..usual }, small).blocks, 3);
+            let few = of(Choice { most: Some(1), ..usual }, large);
+            assert_eq!((few.blocks, few.threads), (1, of(usual, large).threads_in(1)));
+            for protocol in [Protocol::Ll16, Protocol::Simple] {
+                let choice = Choice { protocol: Some(protocol), forced: true, ..usual };
+                assert_eq!(of(choice, small).protocol, protocol);
+                choice.check(collectives, &all_gather(small)).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_protocol_that_is_not_possible_is_refused_if_it_is_forced() {
+        with_collectives(|collectives| {
+            let forced = Choice { protocol: Some(Protocol::CopyEngine), forced: true, ..Choice::default() };
+            let text = forced.check(collectives, &all_gather(64)).unwrap_err().text;
+            assert!(
+                text.contains("algSelection is copy-engine") && text.contains("done by simple"),
+                "{text}"
+            );
+            Choice { forced: false, ..forced }.check(collectives, &all_gather(64)).unwrap();
+        });
+    }
+
+    fn given(config: &CollConfig) -> Result<Choice, Failure> {
+        let settings = Settings { blocking: true, min_blocks: None, max_blocks: Some(16), name: None };
+        // SAFETY: the pointer is to a configuration of at least the size that it states.
+        unsafe { read(config, &settings) }
+    }
+
+    const INITIAL: CollConfig = CollConfig { size: size_of::<CollConfig>(), magic: 0xcafe_beef, ..UNSET };
+
+    #[test]
+    fn what_is_not_given_is_as_usual() {
+        assert_eq!(given(&INITIAL).unwrap(), Choice::default());
+        let unknown = CollConfig { alg_selection: c"ring".as_ptr(), force_alg_selection: 0, ..INITIAL };
+        assert_eq!(given(&unknown).unwrap(), Choice::default());
+        let automatic = CollConfig { alg_selection: c"".as_ptr(), ..INITIAL };
+        assert_eq!(given(&automatic).unwrap(), Choice::default());
+        let named = CollConfig { min_ctas: 2, max_ctas: 16, alg_selection: c"ll128".as_ptr(), ..INITIAL };
+        let protocol = Some(Protocol::Ll128);
+        assert_eq!(given(&named).unwrap(), Choice { least: Some(2), most: Some(16), protocol, forced: true });
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_named() {
+        for (config, said) in [
+            (CollConfig { size: 8, ..INITIAL }, "the size in ncclCollConfig_t is 8"),
+            (CollConfig { magic: 1, ..INITIAL }, "initialise it with NCCL_COLLCONFIG_INITIALIZER"),
+            (CollConfig { alg_selection: c"ring".as_ptr(), ..INITIAL }, "algSelection is \"ring\""),
+            (CollConfig { force_alg_selection: 2, ..INITIAL }, "forceAlgSelection is 2"),
+            (
+                CollConfig { min_ctas: 3, max_ctas: 2, ..INITIAL },
+                "minCTAs is 3 and maxCTAs 2 in ncclCollConfig_t",
+            ),
+            (
+                CollConfig { max_ctas: 17, ..INITIAL },
+                "maxCTAs is 17 in ncclCollConfig_t; the communicator has 16",
+            ),
+            (CollConfig { nvls_ctas: 0, ..INITIAL }, "nvlsCTAs is 0"),
+            (CollConfig { cga_cluster_size: 9, ..INITIAL }, "cgaClusterSize is 9"),
+            (CollConfig { cta_policy: 4, ..INITIAL }, "CTAPolicy is 4"),
+            (CollConfig { launch_completion_event: ptr::dangling_mut(), ..INITIAL }, "launchCompletionEvent"),
+        ] {
+            let text = given(&config).unwrap_err().text;
+            assert!(text.contains(said), "{text}");
+        }
+    }
+}

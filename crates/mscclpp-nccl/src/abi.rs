@@ -149,6 +149,29 @@ impl Versioned for CollConfig {
     const LEAST: usize = offset_of!(Self, ext);
 }
 
+/// `ncclEncryptionConfig_t`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "NCCL's documentation has them")]
+pub struct EncryptionConfig {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub mode: c_int,
+    pub psk: *const c_char,
+}
+
+impl EncryptionConfig {
+    /// No encryption.
+    pub(crate) const NONE: Self = Self { size: 0, magic: 0, version: 0, mode: 0, psk: std::ptr::null() };
+}
+
+impl Versioned for EncryptionConfig {
+    const NAME: &'static str = "ncclEncryptionConfig_t";
+    const INITIALIZER: &'static str = "NCCL_ENCRYPTION_CONFIG_INITIALIZER";
+    const LEAST: usize = offset_of!(Self, psk);
+}
+
 /// `ncclSimInfo_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]

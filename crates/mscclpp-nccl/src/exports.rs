@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
     abi::{Code, Config, Handle, SimInfo, Team, UniqueId, VERSION},
-    answers::{self, answered, answered_anywhere, function},
+    answers::{self, answered_anywhere, function},
     calls::{Arguments, What},
     comm::{self, Backend},
     ending,
@@ -17,8 +17,7 @@ use crate::{
     failure::Failure,
     forming, group, id, memory,
     pointers::{OutPointer, array},
-    simulation, split,
-    teams::{self, not_covered},
+    simulation, split, teams,
 };
 
 /// Defines functions that return a code, under both names.
@@ -51,6 +50,7 @@ macro_rules! plain {
 
 pub mod configured;
 pub mod queries;
+pub mod refused;
 
 nccl! {
     /// Makes a unique id, with which the ranks of a communicator find each other.
@@ -274,37 +274,6 @@ nccl! {
     fn ncclGroupSimulateEnd/pncclGroupSimulateEnd(simInfo: *mut SimInfo) {
         simulation::end(simInfo)
     }
-
-    /// Refuses the call, which is not covered.
-    fn ncclDevCommCreate/pncclDevCommCreate(_comm: Handle, _requirements: *const c_void, _devComm: *mut c_void) {
-        not_covered("communicators for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclDevCommDestroy/pncclDevCommDestroy(_comm: Handle, _devComm: *const c_void) {
-        not_covered("communicators for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclLsaBarrierCreateRequirement/pncclLsaBarrierCreateRequirement(
-        _team: Team, _nBarriers: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
-    ) {
-        not_covered("barriers for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclGinBarrierCreateRequirement/pncclGinBarrierCreateRequirement(
-        _comm: Handle, _team: Team, _nBarriers: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
-    ) {
-        not_covered("barriers for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclLLA2ACreateRequirement/pncclLLA2ACreateRequirement(
-        _nBlocks: c_int, _nSlots: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
-    ) {
-        not_covered("messages of kernels of NCCL's device API")
-    }
 }
 
 plain! {
@@ -355,13 +324,6 @@ plain! {
     /// Converts a rank's number in a team to its number among the ranks whose devices reach each other's memory.
     fn ncclTeamRankToLsa/pncclTeamRankToLsa(comm: Handle, team: Team, rank: c_int) -> c_int {
         teams::to_world(comm, team, rank)
-    }
-
-    /// Refuses the call, which is not covered, and returns 0.
-    fn ncclLLA2ACalcSlots/pncclLLA2ACalcSlots(_maxElts: c_int, _maxEltSize: c_int) -> c_int {
-        let refused = answered("ncclLLA2ACalcSlots", || not_covered("messages of kernels of NCCL's device API"));
-        debug_assert_eq!(refused, Code::INVALID_USAGE);
-        0
     }
 }
 

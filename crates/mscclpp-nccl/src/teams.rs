@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The empty team, for a communicator that is unknown or not formed yet.
-const NONE: Team = Team { n_ranks: 0, rank: -1, stride: 0 };
+pub(crate) const NONE: Team = Team { n_ranks: 0, rank: -1, stride: 0 };
 
 /// `ncclTeamWorld`: the team of all ranks. It is also that of `ncclTeamLsa`, the ranks whose devices reach each other's memory.
 pub(crate) fn world(handle: Handle) -> Team {

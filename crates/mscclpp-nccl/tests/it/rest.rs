@@ -5,7 +5,7 @@ use std::{
     ptr,
 };
 
-use crate::support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Team, nccl, ranks};
+use crate::support::nccl::{EncryptionConfig, INVALID_ARGUMENT, INVALID_USAGE, Team, nccl, ranks};
 
 #[test]
 fn the_version_is_that_of_the_interface() {
@@ -77,8 +77,34 @@ fn what_is_not_covered_says_so() {
         refused((nccl.ncclLsaBarrierCreateRequirement)(team, 1, null, null));
         refused((nccl.ncclGinBarrierCreateRequirement)(null, team, 1, null, null));
         refused((nccl.ncclLLA2ACreateRequirement)(1, 1, null, null));
+        refused((nccl.ncclCftBarrierCreateRequirement)(team, 1, null, null));
+        let (mut at, mut id, mut offset) = (null, 0, 0);
+        refused((nccl.ncclGetLsaMultimemDevicePointer)(null, 0, &raw mut at));
+        refused((nccl.ncclGetMultimemDevicePointer)(null, 0, 0, &raw mut at));
+        refused((nccl.ncclGetMultimemDeviceLeInfo)(null, 0, &raw mut id, &raw mut offset));
+        refused((nccl.ncclGetCftDeviceLeInfo)(null, 0, 0, team, &raw mut id, &raw mut offset));
+        refused((nccl.ncclGetPeerDeviceLeInfo)(null, 0, 0, &raw mut id, &raw mut offset));
+        assert_eq!((nccl.ncclTeamCft)(null, 0), Team(0, -1, 0));
+        nccl.fails(INVALID_USAGE, INVALID_USAGE, "ncclTeamCft: not covered");
+        assert_eq!((nccl.ncclTeamCftMultimem)(null), Team(0, -1, 0));
+        nccl.fails(INVALID_USAGE, INVALID_USAGE, "ncclTeamCftMultimem: not covered");
         assert_eq!((nccl.ncclLLA2ACalcSlots)(1, 1), 0);
         nccl.fails(INVALID_USAGE, INVALID_USAGE, "ncclLLA2ACalcSlots: not covered");
         (nccl.ncclResetDebugInit)();
     }
+}
+
+#[test]
+fn connections_are_never_encrypted() {
+    let nccl = nccl();
+    let with = |magic, mode| {
+        let size = size_of::<EncryptionConfig>();
+        let config = EncryptionConfig { size, magic, version: 23_203, mode, psk: c"a key".as_ptr() };
+        // SAFETY: the struct has the size that it states.
+        unsafe { (nccl.ncclSetEncryption)(&raw const config) }
+    };
+    nccl.ok(with(0xcafe_beef, 0));
+    nccl.fails(with(0xcafe_beef, 1), INVALID_USAGE, "not covered: encrypted connections");
+    nccl.fails(with(0xcafe_beef, 2), INVALID_ARGUMENT, "mode is 2");
+    nccl.fails(with(1, 0), INVALID_ARGUMENT, "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
 }

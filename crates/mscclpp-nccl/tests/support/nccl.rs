@@ -101,6 +101,16 @@ impl CollConfig {
     };
 }
 
+/// `ncclEncryptionConfig_t`.
+#[repr(C)]
+pub(crate) struct EncryptionConfig {
+    pub(crate) size: usize,
+    pub(crate) magic: c_uint,
+    pub(crate) version: c_uint,
+    pub(crate) mode: c_int,
+    pub(crate) psk: *const c_char,
+}
+
 /// `ncclCommProperties_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -214,6 +224,15 @@ functions! {
     ncclLsaBarrierCreateRequirement: fn(Team, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclGinBarrierCreateRequirement: fn(Handle, Team, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclLLA2ACreateRequirement: fn(c_int, c_int, *mut c_void, *mut c_void) -> c_int;
+    ncclCftBarrierCreateRequirement: fn(Team, c_int, *mut c_void, *mut c_void) -> c_int;
+    ncclGetLsaMultimemDevicePointer: fn(Handle, usize, *mut *mut c_void) -> c_int;
+    ncclGetMultimemDevicePointer: fn(Handle, usize, usize, *mut *mut c_void) -> c_int;
+    ncclGetMultimemDeviceLeInfo: fn(Handle, usize, *mut u32, *mut usize) -> c_int;
+    ncclGetCftDeviceLeInfo: fn(Handle, usize, c_int, Team, *mut u32, *mut usize) -> c_int;
+    ncclGetPeerDeviceLeInfo: fn(Handle, usize, c_int, *mut u32, *mut usize) -> c_int;
+    ncclSetEncryption: fn(*const EncryptionConfig) -> c_int;
+    ncclTeamCft: fn(Handle, c_int) -> Team;
+    ncclTeamCftMultimem: fn(Handle) -> Team;
     ncclResetDebugInit: fn() -> ();
     ncclAllReduceConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
     ncclBroadcastConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;

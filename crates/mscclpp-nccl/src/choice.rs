@@ -11,7 +11,7 @@ use crate::{
     pointers::{text, versioned},
 };
 
-/// What a call's configuration says about how it is done. All ranks give the same.
+/// The part of a call's configuration about how it is done. All ranks give the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Choice {
     /// The fewest and the most blocks.

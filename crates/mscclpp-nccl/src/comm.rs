@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    ffi::c_void,
     sync::{
         Arc, LazyLock, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
@@ -11,7 +10,7 @@ use std::{
 };
 
 use mscclpp::{Bootstrap, Communicator, Gpu, errors::BootstrapError, gpu::Abort};
-use mscclpp_collectives::{Collectives, Error, Registered};
+use mscclpp_collectives::{Collectives, Error};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
@@ -22,6 +21,7 @@ use crate::{
     id::Spare,
     nccl::Handed,
     operators::Operators,
+    registrations::Registrations,
     statistics::Statistics,
 };
 
@@ -47,6 +47,10 @@ pub(crate) struct Comm {
     pub(crate) splits: AtomicU32,
     /// How many shrinkings to the same ranks were begun.
     shrinkings: Mutex<HashMap<Vec<usize>, u32>>,
+    /// The id of `ncclCommGetUniqueId` under which new ranks find this one, until `ncclCommGrow` takes it.
+    pub(crate) growth: Mutex<Option<Spare>>,
+    /// Whether the communicator takes no calls until `ncclCommResume`.
+    suspended: AtomicBool,
     /// The first failure since the communicator was formed, which `ncclCommGetAsyncError` reports.
     failed: Mutex<Option<Failure>>,
 }
@@ -74,28 +78,6 @@ pub(crate) struct Ours {
     pub(crate) least_blocks: Option<u32>,
 }
 
-/// The registrations of a communicator, by handle.
-#[derive(Default)]
-pub(crate) struct Registrations {
-    /// The handles of `ncclCommRegister`, which has no effect on calls: each rank registers on its own, and all ranks must
-    /// choose the same algorithm.
-    pub(crate) buffers: Mutex<Vec<usize>>,
-    /// The windows of `ncclCommWindowRegister`, which all ranks call.
-    pub(crate) windows: Mutex<HashMap<usize, Window>>,
-}
-
-/// A window of `ncclCommWindowRegister`.
-pub(crate) struct Window {
-    /// This rank's memory, and its bytes.
-    pub(crate) at: *mut c_void,
-    pub(crate) bytes: usize,
-    /// The registration; `None` for memory that cannot be shared, and while the ranks are registering it.
-    pub(crate) registered: Option<Registered>,
-}
-
-// SAFETY: the address is only given back to the program, and never used here.
-unsafe impl Send for Window {}
-
 impl Comm {
     /// A communicator that is still to be formed. The thread that forms it sets its [position](Comm::set_position).
     pub(crate) fn new(gpu: Gpu, settings: Settings) -> Arc<Self> {
@@ -113,6 +95,8 @@ impl Comm {
             splitting: AtomicUsize::new(0),
             splits: AtomicU32::new(0),
             shrinkings: Mutex::default(),
+            growth: Mutex::default(),
+            suspended: AtomicBool::new(false),
             failed: Mutex::default(),
         })
     }
@@ -209,6 +193,9 @@ impl Comm {
     pub(crate) fn backend(&self) -> Result<&Backend, Failure> {
         match self.ended.get() {
             Some(why) => Err(Failure::usage(format!("{} was {why}", self.name()))),
+            None if self.is_suspended() => {
+                Err(Failure::usage(format!("{} is suspended; call ncclCommResume", self.name())))
+            }
             None => self.formed(),
         }
     }
@@ -229,6 +216,15 @@ impl Comm {
     pub(crate) fn end(&self, why: &'static str) {
         // A communicator that has ended already keeps its first reason.
         let _ = self.ended.set(why);
+    }
+
+    /// Suspends the communicator, or resumes it. Returns whether it was suspended before.
+    pub(crate) fn suspend(&self, suspended: bool) -> bool {
+        self.suspended.swap(suspended, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Relaxed)
     }
 
     /// The state that `ncclCommGetAsyncError` reports.

@@ -15,7 +15,7 @@ use crate::{
     ending,
     env::Env,
     failure::Failure,
-    forming, group, id, memory,
+    forming, group, growing, id, memory,
     pointers::{OutPointer, array},
     simulation, split, teams,
 };
@@ -124,6 +124,20 @@ nccl! {
     ) {
         let excluded = array(excludeRanksList, excludeRanksCount, "excludeRanksList")?;
         group::noted(split::shrink(comm, &excluded, OutPointer::at(newcomm, "newcomm")?, config, shrinkFlags))
+    }
+
+    /// Makes a unique id by which new ranks find the ranks of a communicator.
+    fn ncclCommGetUniqueId/pncclCommGetUniqueId(comm: Handle, uniqueId: *mut UniqueId) {
+        let place = OutPointer::at(uniqueId, "uniqueId")?;
+        growing::unique_id(comm).map(|id| place.set(id))
+    }
+
+    /// Makes a communicator of all ranks of another one, and new ranks, whose `comm` is NULL.
+    fn ncclCommGrow/pncclCommGrow(
+        comm: Handle, nRanks: c_int, uniqueId: *const UniqueId, rank: c_int, newcomm: *mut Handle, config: *mut Config,
+    ) {
+        let id = if uniqueId.is_null() { None } else { Some(uniqueId.read_unaligned()) };
+        group::noted(growing::grow(comm, nRanks, id, rank, OutPointer::at(newcomm, "newcomm")?, config))
     }
 
     /// Reports whether a communicator is ready, still at work in the background, or failed.

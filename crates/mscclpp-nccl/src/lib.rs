@@ -9,10 +9,10 @@
 //! | `exports` | the table of all functions |
 //! | `abi`, `pointers`, `config`, `id` | NCCL's types: codes, structs, pointers, unique ids |
 //! | `answers` | codes and texts of failures for C code |
-//! | `forming`, `hello`, `split` | how communicators are formed |
+//! | `forming`, `hello`, `split`, `growing` | how communicators are formed |
 //! | `comm`, `ending` | communicators and their handles, and how they end |
 //! | `group`, `calls`, `submit`, `choice`, `operators`, `streams` | collectives, and groups of them |
-//! | `memory`, `teams`, `simulation`, `properties`, `parameters` | the rest of the interface |
+//! | `memory`, `registrations`, `teams`, `simulation`, `properties`, `parameters` | the rest of the interface |
 //! | `fallback`, `nccl` | NCCL itself, for communicators that this library does not cover |
 //! | `sim` | streams of simulated devices, for C code |
 //! | `env`, `interface`, `report`, `statistics`, `failure` | variables, lines for the user, errors |
@@ -38,6 +38,7 @@ mod fallback;
 mod files;
 mod forming;
 mod group;
+mod growing;
 mod hello;
 mod id;
 mod interface;
@@ -47,6 +48,7 @@ mod operators;
 mod parameters;
 mod pointers;
 mod properties;
+mod registrations;
 mod report;
 pub mod sim;
 mod simulation;

@@ -16,10 +16,11 @@ use parking_lot::Mutex;
 use crate::{
     abi::{Code, Handle},
     calls,
-    comm::{self, Backend, Comm, Window},
+    comm::{self, Backend, Comm},
     failure::Failure,
     forming, group,
     pointers::OutPointer,
+    registrations::Window,
     report,
 };
 

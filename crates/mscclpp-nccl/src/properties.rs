@@ -1,4 +1,4 @@
-//! `ncclCommQueryProperties` and `ncclCommMemStats`.
+//! The properties of a communicator, its memory, and how it is suspended.
 
 use std::{ffi::c_int, ptr};
 
@@ -65,9 +65,34 @@ pub(crate) fn memory(handle: Handle, statistic: c_int) -> Result<u64, Failure> {
     let comm = comm::of(handle)?;
     let bytes = ours(&comm)?.collectives.device_bytes();
     match statistic {
-        0 | 1 => Ok(0),
+        0 => Ok(0),
+        1 => Ok(comm.is_suspended().into()),
         2 | 3 => Ok(bytes),
         other => Err(Failure::argument(format!("`stat` is {other}; 0 to 3 are known"))),
+    }
+}
+
+/// `ncclCommSuspend`: refuses calls until [`resume`]. It frees nothing, as [`memory`] says.
+pub(crate) fn suspend(handle: Handle, flags: c_int) -> Result<(), Failure> {
+    /// `NCCL_SUSPEND_MEM`.
+    const MEMORY: c_int = 1;
+    if flags != MEMORY {
+        return Err(Failure::argument(format!("`flags` is {flags}; {MEMORY} is known")));
+    }
+    let comm = comm::of(handle)?;
+    ours(&comm)?;
+    // The communicator may have ended, or be suspended already.
+    comm.backend()?;
+    comm.suspend(true);
+    Ok(())
+}
+
+/// `ncclCommResume`.
+pub(crate) fn resume(handle: Handle) -> Result<(), Failure> {
+    let comm = comm::of(handle)?;
+    match comm.suspend(false) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!("{} is not suspended", comm.name()))),
     }
 }
 

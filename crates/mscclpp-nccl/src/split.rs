@@ -51,7 +51,7 @@ pub(crate) unsafe fn split(
     if let Backend::Handed(_) = parent.formed()? {
         return split_handed(&parent, color, key, place, settings);
     }
-    let tag = SPLITS | parent.splits.fetch_add(1, Ordering::Relaxed) & NUMBERS;
+    let tag = next_tag(&parent);
     let child = Comm::new(parent.gpu.clone(), settings);
     let splitting = Splitting::of(&parent);
     if color == NO_COLOR {
@@ -78,17 +78,22 @@ pub(crate) unsafe fn split(
     group::created(place, child)
 }
 
-/// Counts a split or a shrinking of a communicator as under way, until it is dropped.
-struct Splitting(Arc<Comm>);
+/// The tag of the messages by which the ranks of a communicator split it or let it grow. It is the same on all of them.
+pub(crate) fn next_tag(parent: &Comm) -> u32 {
+    SPLITS | parent.splits.fetch_add(1, Ordering::Relaxed) & NUMBERS
+}
+
+/// Counts a split, a shrinking or a growth of a communicator as under way, until it is dropped.
+pub(crate) struct Splitting(pub(crate) Arc<Comm>);
 
 impl Splitting {
-    fn of(parent: &Arc<Comm>) -> Self {
+    pub(crate) fn of(parent: &Arc<Comm>) -> Self {
         parent.splitting.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(parent))
     }
 
     /// Records a failure with the parent too: a rank without a color has no other communicator that reports it.
-    fn failed(&self, failure: Failure) -> Failure {
+    pub(crate) fn failed(&self, failure: Failure) -> Failure {
         if failure.code != Code::INVALID_USAGE {
             self.0.fail(&failure);
         }
@@ -102,7 +107,8 @@ impl Drop for Splitting {
     }
 }
 
-fn ours(comm: &Comm) -> Result<&Ours, Failure> {
+/// The parts of a communicator that NCCL does not have.
+pub(crate) fn ours(comm: &Comm) -> Result<&Ours, Failure> {
     match comm.formed()? {
         Backend::Ours(ours) => Ok(ours),
         Backend::Handed(_) => Err(Failure::usage("not covered: a communicator that NCCL has")),
@@ -117,26 +123,40 @@ fn gather(
     key: c_int,
     timeout: Duration,
 ) -> Result<Vec<(c_int, c_int)>, Failure> {
-    let bootstrap = ours.comm.bootstrap();
-    let (rank, ranks) = (bootstrap.rank(), bootstrap.n_ranks());
     let mut bytes = color.to_le_bytes().to_vec();
     bytes.extend(key.to_le_bytes());
-    for peer in (0..ranks).filter(|peer| *peer != rank) {
-        bootstrap.send(&bytes, peer, tag)?;
-    }
-    let mut all = vec![(color, key); ranks];
-    for peer in (0..ranks).filter(|peer| *peer != rank) {
-        let bytes = bootstrap.recv_timeout(peer, tag, timeout)?;
+    let all = exchange(ours, tag, &bytes, timeout)?;
+    let read = |(peer, bytes): (usize, Vec<u8>)| {
         let bytes: [u8; 8] = bytes.as_slice().try_into().map_err(|_| unexpected(peer, bytes.len()))?;
         let number = |at: usize| c_int::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-        all[peer] = (number(0), number(4));
-    }
-    Ok(all)
+        Ok((number(0), number(4)))
+    };
+    all.into_iter().enumerate().map(read).collect()
 }
 
-fn unexpected(peer: usize, bytes: usize) -> Failure {
+/// Sends bytes to all ranks of a communicator, and returns those of all.
+pub(crate) fn exchange(
+    ours: &Ours,
+    tag: u32,
+    own: &[u8],
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>, Failure> {
+    let bootstrap = ours.comm.bootstrap();
+    let (rank, ranks) = (bootstrap.rank(), bootstrap.n_ranks());
+    for peer in (0..ranks).filter(|peer| *peer != rank) {
+        bootstrap.send(own, peer, tag)?;
+    }
+    let of = |peer| match peer == rank {
+        true => Ok(own.to_vec()),
+        false => Ok(bootstrap.recv_timeout(peer, tag, timeout)?),
+    };
+    (0..ranks).map(of).collect()
+}
+
+/// The failure of a rank that sent something else than was due.
+pub(crate) fn unexpected(peer: usize, bytes: usize) -> Failure {
     Failure::usage(format!(
-        "rank {peer} sent {bytes} bytes where its part of a split was due; all ranks make the same calls"
+        "rank {peer} sent {bytes} bytes where its part of a split or a growth was due; all ranks make the same calls"
     ))
 }
 

@@ -22,6 +22,16 @@ nccl! {
         properties::memory(comm, stat).map(|number| place.set(number))
     }
 
+    /// Suspends a communicator: its calls are refused until it is resumed.
+    fn ncclCommSuspend/pncclCommSuspend(comm: Handle, flags: c_int) {
+        properties::suspend(comm, flags)
+    }
+
+    /// Resumes a communicator that was suspended.
+    fn ncclCommResume/pncclCommResume(comm: Handle) {
+        properties::resume(comm)
+    }
+
     /// The memory that this rank has registered as a window.
     fn ncclWinGetUserPtr/pncclWinGetUserPtr(comm: Handle, win: Handle, outUserPtr: *mut *mut c_void) {
         let place = OutPointer::at(outUserPtr, "outUserPtr")?;

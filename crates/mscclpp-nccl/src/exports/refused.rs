@@ -1,5 +1,5 @@
-//! Functions that need hardware or parts of NCCL that this library does not use: its device API, multimem, CFT, GIN and encryption.
-//! They fail, as NCCL's do on a machine without these.
+//! Functions that need hardware or parts of NCCL that this library does not use: its device API, multimem, CFT, GIN and
+//! encryption. They fail, as NCCL's do on a machine without these.
 
 use std::ffi::{c_int, c_void};
 

@@ -7,6 +7,7 @@ mod calls;
 mod configured;
 mod exports;
 mod groups;
+mod growing;
 mod lives;
 mod queries;
 mod rest;

@@ -81,6 +81,32 @@ fn memory_is_counted_and_none_can_be_suspended() {
 }
 
 #[test]
+fn a_suspended_communicator_takes_no_calls_until_it_is_resumed() {
+    ranks(2, |rank| {
+        let (nccl, numbers, mut suspended) = (nccl(), Numbers::new(&[0f32; 4]), 9);
+        // SAFETY: the memory has the size that the call names; a number is written to a place for one.
+        unsafe {
+            let call = || (nccl.ncclBcast)(numbers.ptr(), 4, 7, 0, rank.comm, rank.stream.0);
+            nccl.fails((nccl.ncclCommResume)(rank.comm), INVALID_USAGE, "is not suspended");
+            nccl.fails((nccl.ncclCommSuspend)(rank.comm, 2), INVALID_ARGUMENT, "`flags` is 2");
+            nccl.ok((nccl.ncclCommSuspend)(rank.comm, 1));
+            nccl.ok((nccl.ncclCommMemStats)(rank.comm, 1, &raw mut suspended));
+            assert_eq!(suspended, 1);
+            nccl.fails(call(), INVALID_USAGE, "is suspended; call ncclCommResume");
+            nccl.fails((nccl.ncclCommSuspend)(rank.comm, 1), INVALID_USAGE, "is suspended");
+            nccl.ok((nccl.ncclCommResume)(rank.comm));
+            nccl.ok(call());
+        }
+        rank.stream.synchronize();
+        rank.assert_works();
+        // A suspended communicator can be destroyed.
+        // SAFETY: the handle is that of a live communicator.
+        nccl.ok(unsafe { (nccl.ncclCommSuspend)(rank.comm, 1) });
+        rank.destroy();
+    });
+}
+
+#[test]
 fn a_window_says_where_peers_have_their_parts() {
     let written = Barrier::new(2);
     ranks(2, |rank| {

@@ -8,13 +8,13 @@ use std::{
 
 use crate::{
     job::{N, all_succeed, id, join, start},
-    support::nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, nccl},
+    support::nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, Stream, UniqueId, nccl},
 };
 use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
     Child, LIMIT, child,
     child::{hear, say},
-    in_fork, until,
+    hex, in_fork, unhex, until,
 };
 
 const F32: c_int = 7;
@@ -54,6 +54,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         }),
         succeed("ids_of_one_process", &[]),
+        succeed("a_new_process_joins", &[]),
         succeed("many_communicators_leave_nothing_behind", &[]),
         succeed("a_forked_child_is_told", &[]),
     ]
@@ -121,11 +122,39 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
             rank.assert_works();
             rank.destroy();
         }
+        "a_new_process_joins" => a_new_process_joins(rank),
         "many_communicators_leave_nothing_behind" => many_communicators_leave_nothing_behind(rank),
         "a_forked_child_is_told" => a_forked_child_is_told(rank),
         _ => return false,
     }
     true
+}
+
+/// The communicator of one process grows by another process.
+fn a_new_process_joins(rank: usize) {
+    let (nccl, mut id, mut grown) = (nccl(), UniqueId([0; 128]), ptr::null_mut());
+    let old = (rank == 0).then(|| Rank::join(0, 1, nccl.unique_id()));
+    // SAFETY: the handle is that of a live communicator or NULL; an id and a handle are written to places for them.
+    unsafe {
+        let (comm, number) = match &old {
+            Some(old) => {
+                nccl.ok((nccl.ncclCommGetUniqueId)(old.comm, &raw mut id));
+                say(&hex(&id.0));
+                (old.comm, -1)
+            }
+            None => {
+                id = UniqueId(unhex(&hear()).try_into().expect("128 bytes"));
+                nccl.set_device(rank);
+                (ptr::null_mut(), rank as c_int)
+            }
+        };
+        let config = ptr::null_mut();
+        nccl.ok((nccl.ncclCommGrow)(comm, N as c_int, &raw const id, number, &raw mut grown, config));
+    }
+    let all = Rank { rank, ranks: N, comm: grown, stream: Stream::new() };
+    all.assert_works();
+    all.destroy();
+    old.into_iter().for_each(Rank::destroy);
 }
 
 /// The calls of vLLM's wrapper `pynccl`, in the order in which a worker makes them.

@@ -233,6 +233,10 @@ functions! {
     ncclSetEncryption: fn(*const EncryptionConfig) -> c_int;
     ncclTeamCft: fn(Handle, c_int) -> Team;
     ncclTeamCftMultimem: fn(Handle) -> Team;
+    ncclCommGetUniqueId: fn(Handle, *mut UniqueId) -> c_int;
+    ncclCommGrow: fn(Handle, c_int, *const UniqueId, c_int, *mut Handle, *mut Config) -> c_int;
+    ncclCommSuspend: fn(Handle, c_int) -> c_int;
+    ncclCommResume: fn(Handle) -> c_int;
     ncclResetDebugInit: fn() -> ();
     ncclAllReduceConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
     ncclBroadcastConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;

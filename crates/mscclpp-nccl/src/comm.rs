@@ -21,6 +21,7 @@ use crate::{
     id::Spare,
     nccl::Handed,
     operators::Operators,
+    recorder::Recorder,
     registrations::Registrations,
     statistics::Statistics,
 };
@@ -72,6 +73,7 @@ pub(crate) struct Ours {
     /// This rank's own such id, which is valid until this is dropped.
     pub(crate) spare: Option<Arc<Spare>>,
     pub(crate) statistics: Statistics,
+    pub(crate) recorder: Recorder,
     /// A number that is the same on all ranks, and differs between communicators.
     pub(crate) hash: u64,
     /// The fewest blocks of a call.
@@ -374,6 +376,11 @@ pub(crate) fn with_window(window: Handle) -> Result<Arc<Comm>, Failure> {
 /// The same as of [`of`].
 pub(crate) fn remove(handle: Handle) -> Result<Arc<Comm>, Failure> {
     COMMS.write().remove(&(handle as usize)).ok_or_else(|| unknown(handle))
+}
+
+/// All communicators of the table.
+pub(crate) fn all() -> Vec<Arc<Comm>> {
+    COMMS.read().values().cloned().collect()
 }
 
 /// Removes all handles from the table and returns their communicators, when the process ends. Returns none if another thread

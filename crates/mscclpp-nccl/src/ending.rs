@@ -24,6 +24,7 @@ use crate::{
     abi::{Code, Handle},
     answers,
     comm::{self, Backend, Comm, Ours},
+    dump,
     env::Env,
     failure::{Failure, guarded},
     report,
@@ -115,6 +116,7 @@ pub(crate) fn abort(handle: Handle) -> Result<Code, Failure> {
 }
 
 fn abort_now(comm: &Arc<Comm>) -> Result<Code, Failure> {
+    dump::of_abort(comm);
     comm.end("aborted");
     comm.abort();
     match comm.outcome() {

@@ -50,6 +50,8 @@ impl Level {
 pub(crate) struct Env {
     /// `MSCCLPP_NCCL_FALLBACK`: the path of an NCCL that gets the communicators that are not covered.
     pub(crate) fallback: Option<PathBuf>,
+    /// `MSCCLPP_NCCL_DUMP`: the file whose appearance makes the process write its last calls.
+    pub(crate) dump: Option<PathBuf>,
     /// `MSCCLPP_NCCL_SAME_GPU`: whether two ranks may be on one GPU.
     pub(crate) same_gpu: bool,
     /// `MSCCLPP_NCCL_TIMEOUT`: how long a communicator may take to form.
@@ -140,6 +142,7 @@ impl Env {
             ("MSCCLPP_NCCL_SCRATCH", number(env.scratch)),
             ("MSCCLPP_NCCL_TIMEOUT", Value::Number(i64::try_from(env.timeout.as_secs()).ok())),
             text("MSCCLPP_NCCL_DEBUG"),
+            text("MSCCLPP_NCCL_DUMP"),
             text("MSCCLPP_NCCL_FALLBACK"),
         ];
         let known = |name: &&str| parameters.iter().any(|(known, _)| known == name);
@@ -159,6 +162,7 @@ impl Env {
         let seconds = reader.number("MSCCLPP_NCCL_TIMEOUT", 1..=31_536_000)?.unwrap_or(1800);
         Ok(Self {
             fallback: lookup("MSCCLPP_NCCL_FALLBACK").filter(|path| !path.is_empty()).map(PathBuf::from),
+            dump: lookup("MSCCLPP_NCCL_DUMP").filter(|path| !path.is_empty()).map(PathBuf::from),
             same_gpu: reader.flag("MSCCLPP_NCCL_SAME_GPU")?.unwrap_or(false),
             timeout: Duration::from_secs(seconds.into()),
             calls_at_once: reader.number("MSCCLPP_NCCL_CALLS_AT_ONCE", 1..=32)?.unwrap_or(4),

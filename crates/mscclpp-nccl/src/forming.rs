@@ -23,13 +23,14 @@ use crate::{
     choice::Choice,
     comm::{Backend, Comm, Ours},
     config::{self, Settings},
-    ending,
+    dump, ending,
     env::Env,
     failure::{Failure, guarded},
     fallback, group,
     hello::{self, Hello},
     id::{self, Spare},
     pointers::OutPointer,
+    recorder::Recorder,
     report,
     statistics::{Statistics, protocols},
 };
@@ -129,7 +130,9 @@ pub(crate) fn begin() -> Result<&'static Env, Failure> {
     answers::used_here();
     ending::leave_at_exit();
     report::begin();
-    Env::of_process()
+    let env = Env::of_process()?;
+    dump::begin(env);
+    Ok(env)
 }
 
 /// Starts the thread that forms a communicator.
@@ -248,6 +251,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         hash: all[0].hash,
         least_blocks: least,
         statistics: Statistics::new(),
+        recorder: Recorder::new(env.dump.is_some()),
         comm: communicator,
         collectives,
         spares: all.into_iter().map(|hello| hello.spare).collect(),

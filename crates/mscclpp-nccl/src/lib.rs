@@ -15,7 +15,7 @@
 //! | `memory`, `registrations`, `teams`, `simulation`, `properties`, `parameters` | the rest of the interface |
 //! | `fallback`, `nccl` | NCCL itself, for communicators that this library does not cover |
 //! | `sim` | streams of simulated devices, for C code |
-//! | `env`, `interface`, `report`, `statistics`, `failure` | variables, lines for the user, errors |
+//! | `env`, `interface`, `report`, `statistics`, `recorder`, `dump`, `failure` | variables, lines for the user, errors |
 //!
 //! No two modules use each other, neither directly nor through others.
 //!
@@ -30,6 +30,7 @@ mod calls;
 mod choice;
 mod comm;
 mod config;
+mod dump;
 mod ending;
 mod env;
 pub mod exports;
@@ -48,6 +49,7 @@ mod operators;
 mod parameters;
 mod pointers;
 mod properties;
+mod recorder;
 mod registrations;
 mod report;
 pub mod sim;

@@ -59,10 +59,14 @@ pub(crate) fn always(text: &str) {
 /// Opens the file of `NCCL_DEBUG_FILE`, in whose name `%h` is the name of the node and `%p` the number of the process.
 fn open_file() -> Option<File> {
     let name = files::lookup("NCCL_DEBUG_FILE").filter(|name| !name.is_empty())?;
-    let node = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let path = name.to_string_lossy().replace("%h", node.trim()).replace("%p", &process::id().to_string());
+    let path = name.to_string_lossy().replace("%h", &node()).replace("%p", &process::id().to_string());
     let opened: io::Result<File> = File::options().create(true).append(true).open(&path);
     opened.inspect_err(|error| always(&format!("NCCL_DEBUG_FILE: opening {path}: {error}"))).ok()
+}
+
+/// The name of the node.
+pub(crate) fn node() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// Starts the log of the layers below, and reports which variables have no effect, or another one than they say. Later calls do

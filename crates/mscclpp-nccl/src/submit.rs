@@ -53,7 +53,8 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
     // SAFETY: the caller of `group::make` promised streams of the communicator's device.
     let open = |handle: Handle| unsafe { streams::of(&comm.gpu, handle) };
     if let [Call { request: Some(request), arguments, choice, .. }] = calls {
-        return enqueue(comm, ours, slice::from_ref(request), *choice, &open(arguments.stream)?);
+        let handle = arguments.stream;
+        return enqueue(comm, ours, slice::from_ref(request), *choice, (handle, &open(handle)?));
     }
     let mut handles: Vec<Handle> = Vec::new();
     for call in calls {
@@ -61,6 +62,7 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
             handles.push(call.arguments.stream);
         }
     }
+    let Some(handle) = handles.first().copied() else { return Ok(()) };
     let streams = handles.into_iter().map(open).collect::<Result<Vec<Stream>, Failure>>()?;
     // If there are several streams, all calls go into the first: it waits for the others before the calls, and the others wait
     // for it after them.
@@ -68,7 +70,7 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
     stream.join(&others.iter().collect::<Vec<_>>(), || {
         by_choice(calls)
             .into_iter()
-            .try_for_each(|(choice, requests)| enqueue(comm, ours, &requests, choice, stream))
+            .try_for_each(|(choice, requests)| enqueue(comm, ours, &requests, choice, (handle, stream)))
     })
 }
 
@@ -90,19 +92,21 @@ fn by_choice(calls: &[Call]) -> Vec<(Choice, Vec<Request<'static>>)> {
 fn enqueue(
     comm: &Comm,
     ours: &Ours,
-    requests: &[Request<'_>],
+    requests: &[Request<'static>],
     choice: Choice,
-    stream: &Stream,
+    (handle, stream): (Handle, &Stream),
 ) -> Result<(), Failure> {
     let timed = ours.statistics.begin(&comm.gpu, stream, requests);
-    // SAFETY: the caller of `group::make` promised for each call what `enqueue` asks for.
-    unsafe {
-        if choice == Choice::default() {
-            ours.collectives.enqueue(requests, stream)?;
-        } else {
-            ours.collectives.enqueue_with(requests, stream, &choice)?;
-        }
-    }
+    ours.recorder.put(&comm.gpu, (handle, stream), requests, || {
+        // SAFETY: the caller of `group::make` promised for each call what `enqueue` asks for.
+        let put = unsafe {
+            match choice == Choice::default() {
+                true => ours.collectives.enqueue(requests, stream),
+                false => ours.collectives.enqueue_with(requests, stream, &choice),
+            }
+        };
+        Ok(put?)
+    })?;
     ours.statistics.end(stream, timed);
     Ok(())
 }

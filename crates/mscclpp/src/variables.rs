@@ -1,7 +1,7 @@
 //! The environment variables that this library has, to tell a user of one that it has not.
 
 /// The names behind `MSCCLPP_`, as in `docs/src/environment.md` and `docs/src/infiniband.md`.
-const KNOWN: [&str; 47] = [
+const KNOWN: [&str; 48] = [
     "ADDRESS",
     "BOOTSTRAP_SECRET",
     "CACHE_DIR",
@@ -33,6 +33,7 @@ const KNOWN: [&str; 47] = [
     "LOG_SUBSYS",
     "NCCL_CALLS_AT_ONCE",
     "NCCL_DEBUG",
+    "NCCL_DUMP",
     "NCCL_FALLBACK",
     "NCCL_SAME_GPU",
     "NCCL_SCRATCH",

@@ -3,13 +3,16 @@
 use std::{ffi::c_int, fs, path::Path, process::Command, ptr};
 
 use crate::{
-    job::{N, all_succeed, id, join, refused},
-    support::nccl::{INVALID_USAGE, REMOTE_ERROR, Rank, SYSTEM_ERROR, Stream, UniqueId, nccl, ranks},
+    job::{N, all_succeed, id, join, refused, start},
+    support::nccl::{
+        INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SYSTEM_ERROR, Stream, UniqueId, nccl, ranks,
+    },
 };
 use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
     LIMIT, child,
     child::{hear, say},
+    until,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -31,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         succeed("a_malformed_variable_is_named", &[("MSCCLPP_NCCL_TIMEOUT", "soon")]),
         succeed("a_setting_that_differs_is_named_by_its_variable", &[("MSCCLPP_NCCL_SCRATCH", "1RANK")]),
         succeed("an_address_that_cannot_be_is_named_by_its_variable", &[("NCCL_COMM_ID", "nowhere")]),
+        Trial::test("the_last_calls_are_written_when_the_file_appears", dump),
         Trial::test("conf_file", conf_file),
         Trial::test("lines_go_to_the_file_that_is_named", debug_file),
         Trial::test("lines_say_what_there_is_and_what_was_called", lines),
@@ -89,6 +93,19 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
             let refused = unsafe { (nccl.ncclGetUniqueId)(&raw mut id) };
             nccl.fails(refused, SYSTEM_ERROR, "NCCL_SOCKET_IFNAME=\"nope\"");
         }
+        "dump" => {
+            let (nccl, rank) = (nccl(), join(rank));
+            rank.assert_works();
+            let numbers = Numbers::new(&[1f32; 64]);
+            if rank.rank == 0 {
+                // Rank 1 never makes this call.
+                rank.all_reduce(&numbers);
+            }
+            say("waiting");
+            hear();
+            // SAFETY: the handle is that of a live communicator.
+            nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+        }
         "both_ranks" => ranks(N, |rank| {
             rank.assert_works();
             rank.destroy();
@@ -113,6 +130,45 @@ fn quiet(role: &str) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// Each process writes its calls, and what the other says, when the file appears; and those that an abort ends.
+fn dump() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("dump");
+    let mut children = start("dump", &[("MSCCLPP_NCCL_DUMP", file.to_str().expect("UTF-8"))]);
+    children.iter_mut().for_each(|child| child.expect("waiting"));
+    let written = || -> String {
+        let files = fs::read_dir(folder.path()).expect("a folder").map(|file| file.expect("a file").path());
+        files.map(|file| fs::read_to_string(file).expect("a text")).collect()
+    };
+    assert_eq!(written(), "");
+    fs::write(&file, "")?;
+    until("what both ranks say", || {
+        let text = written();
+        text.contains("of rank 1 of 2: rank 0 ") && text.contains("of rank 0 of 2: rank 1 ")
+    });
+    children[0].tell("abort");
+    children[0].expect_success();
+    children[1].tell("abort");
+    children[1].expect_success();
+    let text = written();
+    println!("{text}");
+    for said in [
+        "the communicator of rank 0 of 2 is asked: this rank has made 2 calls, of which call 1 is the first that is not complete",
+        "  0: AllReduce(Sum) of 100 F32, stream 0x",
+        " s ago: complete\n",
+        "  1: AllReduce(Sum) of 64 F32, stream 0x",
+        " s ago: not complete\n",
+        "the communicator of rank 1 of 2 is asked: this rank has made 1 calls, and none of them waits",
+        "the communicator of rank 0 of 2: rank 1 has made 1 calls, and none of them waits\n",
+        "the communicator of rank 1 of 2: rank 0 has made 2 calls, of which call 1 is the first that is not complete\n",
+        "the communicator of rank 0 of 2 is aborted: this rank has made 2 calls",
+    ] {
+        assert!(text.contains(said), "{said:?} is not there");
+    }
+    assert!(!text.contains("rank 1 of 2 is aborted"), "none of its calls waits");
+    Ok(())
 }
 
 /// The user's file and the one that `NCCL_CONF_FILE` names are read.

@@ -7,7 +7,7 @@ use mscclpp_test_support::{Child, child};
 
 use crate::{
     job::{N, id},
-    support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS, nccl},
+    support::nccl::{CollConfig, INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS, UniqueId, nccl},
 };
 
 const F32: c_int = 7;
@@ -120,6 +120,12 @@ fn every_call_goes_to_nccl(rank: &Rank) {
         says((nccl.ncclBcast)(q, 4, F32, 0, comm, stream), 7.0);
         says((nccl.ncclGather)(p, q, 4, F32, 1, comm, stream), 10.0);
         says((nccl.ncclScatter)(p, q, 4, F32, 1, comm, stream), 12.0);
+        // A configuration is checked, and NCCL makes the plain call.
+        let mut config = CollConfig { min_ctas: 2, ..CollConfig::INITIAL };
+        says((nccl.ncclAllGatherConfig)(p, q, 4, F32, comm, stream, &raw const config), 5.0);
+        config.min_ctas = 0;
+        let wrong = (nccl.ncclAllGatherConfig)(p, q, 4, F32, comm, stream, &raw const config);
+        nccl.fails(wrong, INVALID_ARGUMENT, "minCTAs is 0");
         nccl.ok((nccl.ncclGroupStart)());
         nccl.ok((nccl.ncclSend)(p, 4, F32, 1, comm, stream));
         nccl.ok((nccl.ncclRecv)(q, 4, F32, 1, comm, stream));
@@ -132,6 +138,16 @@ fn every_call_goes_to_nccl(rank: &Rank) {
         nccl.ok((nccl.ncclRedOpDestroy)(op, comm));
         let refused = (nccl.ncclCommWindowRegister)(comm, p, 16, &raw mut window, 0);
         nccl.fails(refused, INVALID_USAGE, "not covered");
+        let (mut bytes, mut id) = (0, UniqueId([0; 128]));
+        for refused in [
+            (nccl.ncclCommMemStats)(comm, 3, &raw mut bytes),
+            (nccl.ncclCommSuspend)(comm, 1),
+            (nccl.ncclCommGetUniqueId)(comm, &raw mut id),
+            (nccl.ncclCommGrow)(comm, 3, ptr::null(), -1, &raw mut window, ptr::null_mut()),
+        ] {
+            assert_eq!(refused, INVALID_USAGE);
+        }
+        nccl.fails(INVALID_USAGE, INVALID_USAGE, "not covered: a communicator that NCCL has");
         assert_eq!(nccl.state(comm), SUCCESS);
 
         let (mut split, mut count) = (ptr::null_mut(), 0);

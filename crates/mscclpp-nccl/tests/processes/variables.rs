@@ -35,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         succeed("a_setting_that_differs_is_named_by_its_variable", &[("MSCCLPP_NCCL_SCRATCH", "1RANK")]),
         succeed("an_address_that_cannot_be_is_named_by_its_variable", &[("NCCL_COMM_ID", "nowhere")]),
         Trial::test("the_last_calls_are_written_when_the_file_appears", dump),
+        Trial::test("parameters_are_written_with_the_values_that_count", parameters),
         Trial::test("conf_file", conf_file),
         Trial::test("lines_go_to_the_file_that_is_named", debug_file),
         Trial::test("lines_say_what_there_is_and_what_was_called", lines),
@@ -106,6 +107,8 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
             // SAFETY: the handle is that of a live communicator.
             nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
         }
+        // SAFETY: the function has no arguments.
+        "parameters" => unsafe { (nccl().ncclParamDumpAll)() },
         "both_ranks" => ranks(N, |rank| {
             rank.assert_works();
             rank.destroy();
@@ -168,6 +171,19 @@ fn dump() -> Result<(), Failed> {
         assert!(text.contains(said), "{said:?} is not there");
     }
     assert!(!text.contains("rank 1 of 2 is aborted"), "none of its calls waits");
+    Ok(())
+}
+
+fn parameters() -> Result<(), Failed> {
+    let mut command = quiet("parameters");
+    command.env("NCCL_MAX_CTAS", "128").env("NCCL_COMM_BLOCKING", "false").env("NCCL_SOCKET_IFNAME", "=lo");
+    let output = child::output_within(LIMIT, &mut command);
+    let text = String::from_utf8_lossy(&output.stderr);
+    for said in ["NCCL_MAX_CTAS=64", "NCCL_MIN_CTAS=", "NCCL_COMM_BLOCKING=0", "NCCL_SOCKET_IFNAME==lo"] {
+        assert!(text.lines().any(|line| line.ends_with(&format!("] {said}"))), "{said:?} is not in {text}");
+    }
+    let malformed = child::output_within(LIMIT, quiet("parameters").env("NCCL_MAX_CTAS", "many"));
+    assert_eq!(String::from_utf8_lossy(&malformed.stderr), "");
     Ok(())
 }
 

@@ -258,6 +258,7 @@ functions! {
     ncclParamGetStr: fn(Handle, *mut *const c_char) -> c_int;
     ncclParamGet: fn(Handle, *mut c_void, c_int, *mut c_int) -> c_int;
     ncclParamGetParameter: fn(*const c_char, *mut *const c_char, *mut c_int) -> c_int;
+    ncclParamDumpAll: fn() -> ();
     ncclParamGetAllParameterKeys: fn(*mut *mut *const c_char, *mut c_int) -> c_int;
     pncclAllReduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
     mscclppSimSetDevice: fn(c_int) -> c_int;

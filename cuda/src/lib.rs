@@ -218,6 +218,10 @@ pub const PING_PONG: KernelSource<'static> = kernel!("ping_pong");
 /// All take a `BaseMemoryChannelDeviceHandle` by value; one thread of each side does the work.
 pub const SIGNAL_PING_PONG: KernelSource<'static> = kernel!("signal_ping_pong");
 
+/// The kernels of signals on streams: `send_signal`, which takes the addresses of two counters, and `wait_signals`, a block of
+/// which takes up to 32 `SignalWait`s by value, one for each thread.
+pub const SIGNALS: KernelSource<'static> = kernel!("signals");
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -224,6 +224,17 @@ impl Versioned for CommProperties {
     const LEAST: usize = offset_of!(Self, rank);
 }
 
+/// `ncclWaitSignalDesc_t`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "NCCL's documentation has them")]
+pub struct WaitSignal {
+    pub op_cnt: c_int,
+    pub peer: c_int,
+    pub sig_idx: c_int,
+    pub ctx: c_int,
+}
+
 /// `ncclTeam_t`: the ranks `rank + i * stride` of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]

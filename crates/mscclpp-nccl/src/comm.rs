@@ -9,21 +9,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{Bootstrap, Communicator, Gpu, errors::BootstrapError, gpu::Abort};
-use mscclpp_collectives::{Collectives, Error};
+use mscclpp::{Bootstrap, Gpu, errors::BootstrapError, gpu::Abort};
+use mscclpp_collectives::Error;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    abi::{Code, Handle, UniqueId},
+    abi::{Code, Handle},
     answers,
     config::Settings,
     failure::Failure,
     id::Spare,
     nccl::Handed,
     operators::Operators,
-    recorder::Recorder,
+    ours::Ours,
     registrations::Registrations,
-    statistics::Statistics,
 };
 
 /// One rank's communicator, which is formed in the background after it is made.
@@ -62,22 +61,6 @@ pub(crate) enum Backend {
     Ours(Box<Ours>),
     /// NCCL itself, to which the communicator was handed over.
     Handed(Handed),
-}
-
-/// The parts of a communicator whose calls this library carries out.
-pub(crate) struct Ours {
-    pub(crate) comm: Communicator,
-    pub(crate) collectives: Collectives,
-    /// The ids of all ranks under which they can be found if the job has failed.
-    pub(crate) spares: Vec<Option<UniqueId>>,
-    /// This rank's own such id, which is valid until this is dropped.
-    pub(crate) spare: Option<Arc<Spare>>,
-    pub(crate) statistics: Statistics,
-    pub(crate) recorder: Recorder,
-    /// A number that is the same on all ranks, and differs between communicators.
-    pub(crate) hash: u64,
-    /// The fewest blocks of a call.
-    pub(crate) least_blocks: Option<u32>,
 }
 
 impl Comm {
@@ -248,11 +231,7 @@ impl Comm {
     fn check(&self, ours: &Ours) -> Code {
         if self.ended.get().is_some() {
             // Calls that were made go on, and are still reported. That other ranks have left is no error any more.
-            return if ours.collectives.is_idle().unwrap_or(true) {
-                Code::SUCCESS
-            } else {
-                Code::IN_PROGRESS
-            };
+            return if ours.is_idle().unwrap_or(true) { Code::SUCCESS } else { Code::IN_PROGRESS };
         }
         let lost = match ours.comm.bootstrap().failure() {
             // A rank that aborts is no failure here: programs end by aborting, each rank in its own time. Calls that wait, or are
@@ -260,7 +239,7 @@ impl Comm {
             None | Some(BootstrapError::Aborted { .. }) => None,
             Some(lost) => Some(Failure::from(lost)),
         };
-        let failure = lost.or_else(|| Abort::check(&ours.collectives).err().map(Failure::from));
+        let failure = lost.or_else(|| ours.check().err());
         let Some(failure) = failure else { return Code::SUCCESS };
         let code = failure.code;
         self.failed.lock().get_or_insert_with(|| {
@@ -306,7 +285,7 @@ impl Comm {
         self.aborted.store(true, Ordering::SeqCst);
         match self.outcome.get() {
             Some(Ok(Backend::Ours(ours))) => {
-                ours.collectives.abort(ABORTED);
+                ours.abort(ABORTED);
                 ours.comm.abort(ABORTED);
             }
             // `Handed::abort` has NCCL abort its own.

@@ -14,9 +14,10 @@ use std::{
 };
 
 use crate::{
-    comm::{self, Backend, Comm, Ours},
+    comm::{self, Backend, Comm},
     env::Env,
     failure::{Failure, guarded},
+    ours::Ours,
     recorder::Position,
     report,
 };

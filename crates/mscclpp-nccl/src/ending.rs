@@ -17,16 +17,16 @@ use std::{
 };
 
 use mscclpp::errors::BootstrapError;
-use mscclpp_collectives::Collectives;
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
     abi::{Code, Handle},
     answers,
-    comm::{self, Backend, Comm, Ours},
+    comm::{self, Backend, Comm},
     dump,
     env::Env,
     failure::{Failure, guarded},
+    ours::Ours,
     report,
 };
 
@@ -59,7 +59,7 @@ pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
                 return Ok(Code::IN_PROGRESS);
             }
             let timeout = Env::of_process()?.timeout;
-            if wait_idle(&ours.collectives, Some(timeout))? {
+            if wait_idle(ours, Some(timeout))? {
                 return comm.tell_mismatch(ours).map(|()| Code::SUCCESS);
             }
             Err(Failure::new(
@@ -72,10 +72,10 @@ pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
 
 /// Waits until all calls are complete, and returns whether they are; stops waiting after `limit`, or when the process ends. Calls
 /// also end when a rank is lost.
-fn wait_idle(collectives: &Collectives, limit: Option<Duration>) -> Result<bool, Failure> {
+fn wait_idle(ours: &Ours, limit: Option<Duration>) -> Result<bool, Failure> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let mut pause = Duration::from_micros(20);
-    while !collectives.is_idle()? {
+    while !ours.is_idle()? {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) || EXITS.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -123,7 +123,7 @@ fn abort_now(comm: &Arc<Comm>) -> Result<Code, Failure> {
         Some(Ok(Backend::Handed(handed))) => handed.abort(),
         Some(Ok(Backend::Ours(ours))) => {
             // Failures of aborted calls are of no interest.
-            let ended = wait_idle(&ours.collectives, Some(KERNELS)).unwrap_or(true);
+            let ended = wait_idle(ours, Some(KERNELS)).unwrap_or(true);
             in_background(Arc::clone(comm), |_| ());
             if ended {
                 return Ok(Code::SUCCESS);
@@ -151,7 +151,7 @@ pub(crate) fn revoke(handle: Handle, flags: std::ffi::c_int) -> Result<Code, Fai
         }
         Backend::Ours(ours) => {
             comm.end("revoked");
-            ours.collectives.abort("ncclCommRevoke was called");
+            ours.abort("ncclCommRevoke was called");
             Ok(Code::SUCCESS)
         }
     }
@@ -161,7 +161,7 @@ pub(crate) fn revoke(handle: Handle, flags: std::ffi::c_int) -> Result<Code, Fai
 /// rank. The wait for its own calls has no limit but the end of the process: to leave would abort them, and other work of their
 /// streams may come before them. The wait for other ranks ends after [`LINGER`], or when one is lost.
 fn leave_together(ours: &Ours) {
-    if !matches!(wait_idle(&ours.collectives, None), Ok(true)) {
+    if !matches!(wait_idle(ours, None), Ok(true)) {
         return;
     }
     let deadline = Instant::now() + LINGER;

@@ -49,6 +49,7 @@ macro_rules! plain {
 }
 
 pub mod configured;
+pub mod one_sided;
 pub mod queries;
 pub mod refused;
 

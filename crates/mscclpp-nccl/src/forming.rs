@@ -4,7 +4,7 @@
 use std::{
     ffi::c_int,
     hash::{BuildHasher, Hasher, RandomState},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -16,12 +16,13 @@ use mscclpp::{
     errors::BootstrapError,
 };
 use mscclpp_collectives::{Collectives, Error};
+use parking_lot::Mutex;
 
 use crate::{
     abi::{Code, Config, Handle, UniqueId},
     answers,
     choice::Choice,
-    comm::{Backend, Comm, Ours},
+    comm::{Backend, Comm},
     config::{self, Settings},
     dump, ending,
     env::Env,
@@ -29,6 +30,7 @@ use crate::{
     fallback, group,
     hello::{self, Hello},
     id::{self, Spare},
+    ours::Ours,
     pointers::OutPointer,
     recorder::Recorder,
     report,
@@ -250,6 +252,8 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let ours = Ours {
         hash: all[0].hash,
         least_blocks: least,
+        signals: OnceLock::new(),
+        connecting: Mutex::default(),
         statistics: Statistics::new(),
         recorder: Recorder::new(env.dump.is_some()),
         comm: communicator,
@@ -279,7 +283,7 @@ fn named(error: Error) -> Failure {
 
 /// The line that reports a new communicator.
 fn formed(comm: &Comm, ours: &Ours, devices: &[[u8; 16]], took: Duration) -> String {
-    let mebibytes = ours.collectives.device_bytes() >> 20;
+    let mebibytes = ours.device_bytes() >> 20;
     let links: Vec<String> = devices.iter().enumerate().map(|(rank, uuid)| link(comm, rank, uuid)).collect();
     format!(
         "{}: on {}, {mebibytes} MiB of its memory, formed in {took:.1?}; {}; all_reduce by {}",

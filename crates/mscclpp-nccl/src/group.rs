@@ -12,6 +12,7 @@ use crate::{
     comm::{self, Comm},
     env::Env,
     failure::Failure,
+    one_sided::{self, OneSided},
     pointers::OutPointer,
     submit,
 };
@@ -22,6 +23,7 @@ struct Group {
     /// How many calls of `ncclGroupStart` have had no `ncclGroupEnd` yet.
     depth: usize,
     calls: Vec<Call>,
+    one_sided: Vec<OneSided>,
     created: Vec<Created>,
     /// Calls that block until other ranks make them too. Those of each communicator run on another thread, as this thread may
     /// have several of the ranks.
@@ -62,7 +64,10 @@ pub(crate) fn end() -> Result<Code, Failure> {
     if let Some(failed) = group.failed {
         return Err(failed);
     }
-    first(first(created, done.map(Code::from)), submit::all(group.calls).map(Code::from))
+    let submitted = submit::all(group.calls).map(Code::from);
+    // SAFETY: the callers of `make_one_sided` promised what this asks for.
+    let one_sided = unsafe { one_sided::submit(&group.one_sided) };
+    first(first(created, done.map(Code::from)), first(submitted, one_sided))
 }
 
 /// `ncclGroupSimulateEnd`: ends the group without its calls, and returns them. A group inside another returns none.
@@ -177,6 +182,20 @@ pub(crate) unsafe fn make_with(
 ) -> Result<Code, Failure> {
     // SAFETY: the caller's promise.
     call(noted(unsafe { calls::checked(what, arguments, config) })?)
+}
+
+/// Makes a one-sided call: at once, or at the end of the group, after its other calls.
+///
+/// # Safety
+/// The same as of [`make`].
+pub(crate) unsafe fn make_one_sided(call: Result<OneSided, Failure>) -> Result<Code, Failure> {
+    let call = noted(call)?;
+    if in_group(|group| group.depth > 0) {
+        in_group(|group| group.one_sided.push(call));
+        return Ok(Code::SUCCESS);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { one_sided::submit(std::slice::from_ref(&call)) }
 }
 
 /// Submits a call of a communicator: at once, or at the end of the group.

@@ -10,8 +10,9 @@
 //! | `abi`, `pointers`, `config`, `id` | NCCL's types: codes, structs, pointers, unique ids |
 //! | `answers` | codes and texts of failures for C code |
 //! | `forming`, `hello`, `split`, `growing` | how communicators are formed |
-//! | `comm`, `ending` | communicators and their handles, and how they end |
+//! | `comm`, `ours`, `ending` | communicators and their handles, and how they end |
 //! | `group`, `calls`, `submit`, `choice`, `operators`, `streams` | collectives, and groups of them |
+//! | `signals`, `one_sided` | writing into a peer's window, and signals |
 //! | `memory`, `registrations`, `teams`, `simulation`, `properties`, `parameters` | the rest of the interface |
 //! | `fallback`, `nccl` | NCCL itself, for communicators that this library does not cover |
 //! | `sim` | streams of simulated devices, for C code |
@@ -45,13 +46,16 @@ mod id;
 mod interface;
 mod memory;
 mod nccl;
+mod one_sided;
 mod operators;
+mod ours;
 mod parameters;
 mod pointers;
 mod properties;
 mod recorder;
 mod registrations;
 mod report;
+mod signals;
 pub mod sim;
 mod simulation;
 mod split;

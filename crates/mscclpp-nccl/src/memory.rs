@@ -116,6 +116,10 @@ pub(crate) unsafe fn register_window(
     let made_here = made_here(buffer.addr());
     group::together(&Arc::clone(&comm), move || {
         let Backend::Ours(ours) = comm.backend()? else { return Ok(()) };
+        if let Err(failure) = ours.connect_signals() {
+            comm.registrations.windows.lock().remove(&handle);
+            return Err(failure);
+        }
         let (bytes, symmetric) = (bytes as u64, flags & SYMMETRIC != 0);
         let registered = match &made_here {
             Some((buffer, offset)) => {

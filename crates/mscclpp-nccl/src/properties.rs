@@ -4,8 +4,9 @@ use std::{ffi::c_int, ptr};
 
 use crate::{
     abi::{CommProperties, Handle},
-    comm::{self, Backend, Comm, Ours, as_int},
+    comm::{self, Backend, Comm, as_int},
     failure::Failure,
+    ours::Ours,
     pointers::stated_size,
 };
 
@@ -38,7 +39,7 @@ pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result
         multimem_support: false,
         gin_type: 0,
         n_lsa_teams: 1,
-        host_rma_support: false,
+        host_rma_support: ours.has_signals(),
         railed_gin_type: 0,
         comm_hash: ours.hash,
         gin_min_stride: 0,
@@ -63,7 +64,7 @@ pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result
 /// `ncclCommMemStats`. No memory can be suspended: graphs use the communicator's memory at the addresses that it has.
 pub(crate) fn memory(handle: Handle, statistic: c_int) -> Result<u64, Failure> {
     let comm = comm::of(handle)?;
-    let bytes = ours(&comm)?.collectives.device_bytes();
+    let bytes = ours(&comm)?.device_bytes();
     match statistic {
         0 => Ok(0),
         1 => Ok(comm.is_suspended().into()),

@@ -12,12 +12,13 @@ use std::{
 
 use crate::{
     abi::{Code, Config, Handle, UniqueId},
-    comm::{Backend, Comm, Ours},
+    comm::{Backend, Comm},
     config::{self, Settings},
     env::Env,
     failure::Failure,
     forming::{self, Outcome},
     group, id,
+    ours::Ours,
     pointers::OutPointer,
 };
 
@@ -264,7 +265,7 @@ pub(crate) unsafe fn shrink(
     let id = id::of_shrinking(&spare, &members, parent.shrink_to(&members))?;
     let job = forming::join(position, members.len(), &id, env)?;
     if abort {
-        ours.collectives.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
+        ours.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
     }
     let kept = ((!abort).then(|| Splitting::of(&parent)), ours.spare.clone());
     forming::in_background(&child, kept, move |child, (splitting, _)| {

@@ -9,9 +9,11 @@ use crate::{
     abi::{Code, Handle},
     calls::Call,
     choice::Choice,
-    comm::{Backend, Comm, Ours},
+    comm::{Backend, Comm},
     failure::Failure,
-    fallback, streams,
+    fallback,
+    ours::Ours,
+    streams,
 };
 
 /// Puts calls into their streams: the calls of each communicator together, communicators in the order of their first calls, and

@@ -11,3 +11,4 @@ mod growing;
 mod lives;
 mod queries;
 mod rest;
+mod signals;

@@ -8,7 +8,9 @@ use std::{
 
 use crate::{
     job::{N, all_succeed, id, join, start},
-    support::nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, Stream, UniqueId, nccl},
+    support::nccl::{
+        Config, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, Stream, UniqueId, WaitSignal, nccl,
+    },
 };
 use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
@@ -40,7 +42,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             children.iter_mut().for_each(Child::expect_success);
             Ok(())
         }),
-        Trial::test("a_rank_that_is_killed_is_named", killed),
+        Trial::test("a_rank_that_is_killed_is_named", || killed("killed")),
+        Trial::test("a_wait_for_a_signal_of_a_killed_rank_ends", || killed("killed_before_its_signal")),
         succeed("calls_that_do_not_match_are_named", &[("MSCCLPP_CHECK_CALLS", "1")]),
         Trial::test("calls_that_did_not_match_are_told_by_the_destroy", || {
             let mut children = start("told_by_the_destroy", &[("MSCCLPP_CHECK_CALLS", "1")]);
@@ -99,7 +102,8 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
             }
         }
         "an_abort_reaches_other_processes" => an_abort_reaches_other_processes(rank),
-        "killed" => is_killed(rank),
+        "killed" => is_killed(rank, false),
+        "killed_before_its_signal" => is_killed(rank, true),
         "calls_that_do_not_match_are_named" => calls_that_do_not_match_are_named(rank),
         "told_by_the_destroy" => {
             let (nccl, rank) = (nccl(), join(rank));
@@ -217,19 +221,29 @@ fn an_abort_reaches_other_processes(rank: usize) {
     nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
 }
 
-fn killed() -> Result<(), Failed> {
-    let mut children = start("killed", &[]);
+fn killed(role: &str) -> Result<(), Failed> {
+    let mut children = start(role, &[]);
     children.iter().for_each(|child| child.expect("ready"));
     children[0].kill();
     children[1].expect_success();
     Ok(())
 }
 
-fn is_killed(rank: usize) {
+/// Rank 0 is killed while rank 1 waits for it: for a signal, or in a collective.
+fn is_killed(rank: usize, signals: bool) {
     let (nccl, rank) = (nccl(), join(rank));
     rank.assert_works();
     let numbers = Numbers::new(&[1f32; 64]);
-    if rank.rank == 1 {
+    if signals {
+        let (mut window, mut wait) = (ptr::null_mut(), WaitSignal(1, 0, 0, 0));
+        // SAFETY: the memory lives until the process ends; a handle is written to a place for one, and one description is read.
+        unsafe {
+            nccl.ok((nccl.ncclCommWindowRegister)(rank.comm, numbers.ptr(), 256, &raw mut window, 0));
+            if rank.rank == 1 {
+                nccl.ok((nccl.ncclWaitSignal)(1, &raw mut wait, rank.comm, rank.stream.0));
+            }
+        }
+    } else if rank.rank == 1 {
         rank.all_reduce(&numbers);
     }
     say("ready");

@@ -111,6 +111,11 @@ pub(crate) struct EncryptionConfig {
     pub(crate) psk: *const c_char,
 }
 
+/// `ncclWaitSignalDesc_t`: how many signals, of which peer, which signal, in which context.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct WaitSignal(pub(crate) c_int, pub(crate) c_int, pub(crate) c_int, pub(crate) c_int);
+
 /// `ncclCommProperties_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -237,6 +242,9 @@ functions! {
     ncclCommGrow: fn(Handle, c_int, *const UniqueId, c_int, *mut Handle, *mut Config) -> c_int;
     ncclCommSuspend: fn(Handle, c_int) -> c_int;
     ncclCommResume: fn(Handle) -> c_int;
+    ncclPutSignal: fn(*const c_void, usize, c_int, c_int, Handle, usize, c_int, c_int, c_uint, Handle, Handle) -> c_int;
+    ncclSignal: fn(c_int, c_int, c_int, c_uint, Handle, Handle) -> c_int;
+    ncclWaitSignal: fn(c_int, *mut WaitSignal, Handle, Handle) -> c_int;
     ncclResetDebugInit: fn() -> ();
     ncclAllReduceConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;
     ncclBroadcastConfig: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle, *const CollConfig) -> c_int;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{Communicator, DevicePtr, Gpu, Platform, Report, Stream, gpu::Abort as _};
+use mscclpp::{Communicator, DevicePtr, Platform, Report, gpu::Abort as _};
 use mscclpp_collectives::{Collectives, DataType, Error, Kind, ReduceOp, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyTuple};
@@ -11,13 +11,13 @@ use pyo3::{prelude::*, types::PyTuple};
 use crate::{
     communicator::PyCommunicator,
     data_types::of_collectives,
+    device,
     error::{self, OrRaise},
     kernel::PyKernel,
     owned::{Owned, closable},
     protocols::Override,
-    retired::{self, RetireOnDrop},
     rows::{Argument, GivenOutput, GivenRows, RowsCall},
-    simulated::{self, Copies},
+    simulated::{self, Copies, KeptCopies},
     waiting,
 };
 
@@ -31,25 +31,7 @@ pub(crate) struct PyCollectives {
 struct Made {
     collectives: Collectives,
     communicator: Communicator,
-    /// Copies that calls work on where simulated devices cannot reach the program's memory. Calls may still run when
-    /// this object is closed.
-    copies: Mutex<Vec<RetireOnDrop>>,
-}
-
-impl Made {
-    /// Drops the copies if all work of the stream is complete; there is only one stream. Returns whether it is
-    /// complete.
-    fn forget_copies(&self, stream: &Stream) -> Result<bool, Error> {
-        // Locked while the stream is asked: another thread may put work into the stream and then add its copies, and
-        // that work is not complete.
-        let mut copies = self.copies.lock();
-        let is_idle = stream.query()?;
-        if is_idle && !copies.is_empty() {
-            copies.clear();
-            retired::sweep();
-        }
-        Ok(is_idle)
-    }
+    copies: KeptCopies,
 }
 
 closable!(PyCollectives, inner);
@@ -59,7 +41,7 @@ impl PyCollectives {
         Self {
             inner: Owned::that_may_wait(
                 "Collectives",
-                Made { collectives, communicator, copies: Mutex::default() },
+                Made { collectives, communicator, copies: KeptCopies::default() },
             ),
         }
     }
@@ -163,16 +145,17 @@ impl PyCollectives {
         let selector = Override::new(protocol, blocks, threads)?;
         let enqueue = || {
             let gpu = made.collectives.gpu();
-            let stream = stream_of(gpu, stream)?;
-            let others = others.iter().map(|other| stream_of(gpu, *other)).collect::<Result<Vec<_>, _>>()?;
+            let stream = device::stream(gpu, stream)?;
+            let others =
+                others.iter().map(|other| device::stream(gpu, *other)).collect::<Result<Vec<_>, _>>()?;
             let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
             stream.join(&others.iter().collect::<Vec<_>>(), || {
                 if made.collectives.gpu().platform() == Platform::Sim {
-                    let was_idle = made.forget_copies(&stream)?;
+                    let was_idle = made.copies.forget_if_idle(&stream)?;
                     // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
                     let copies =
                         unsafe { simulated::enqueue(&made.collectives, &requests, &stream, &selector)? };
-                    made.copies.lock().extend(copies);
+                    made.copies.keep(copies);
                     return Ok(was_idle);
                 }
                 // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
@@ -217,17 +200,17 @@ impl PyCollectives {
         let kernel = kernel.kernel()?;
         let call = RowsCall::new(args, rows, outputs)?;
         py.detach(|| {
-            let stream = stream_of(made.collectives.gpu(), stream)?;
+            let stream = device::stream(made.collectives.gpu(), stream)?;
             if made.collectives.gpu().platform() == Platform::Sim {
-                let was_idle = made.forget_copies(&stream)?;
-                let mut copies = Copies::new(&made.collectives, &stream);
+                let was_idle = made.copies.forget_if_idle(&stream)?;
+                let mut copies = Copies::new(made.collectives.gpu(), &stream);
                 // SAFETY: the program gives memory of the process, and keeps it until the call is complete.
-                let place = |at, bytes| unsafe { copies.of(at, bytes) };
+                let place = |at, bytes| unsafe { copies.of(at, bytes) }.map_err(Error::from);
                 // SAFETY: memory of the device, or copies, which are kept until the stream is synchronised.
                 let done = unsafe { call.enqueue(&made.collectives, &kernel, &stream, place) };
                 let written = if done.is_ok() { call.taken() } else { Vec::new() };
                 // SAFETY: the program's memory, as above.
-                made.copies.lock().extend(unsafe { copies.back(&written)? });
+                made.copies.keep(unsafe { copies.back(&written)? });
                 return done.map(|()| was_idle);
             }
             // SAFETY: the program gives memory of the device, and keeps it until the call is complete.
@@ -243,9 +226,8 @@ impl PyCollectives {
     fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let made = self.inner.get()?;
         waited(py, move || {
-            made.collectives.synchronize(&stream_of(made.collectives.gpu(), stream)?)?;
-            made.copies.lock().clear();
-            retired::sweep();
+            made.collectives.synchronize(&device::stream(made.collectives.gpu(), stream)?)?;
+            made.copies.forget();
             Ok(())
         })
     }
@@ -254,8 +236,8 @@ impl PyCollectives {
     #[pyo3(signature = (stream: "int"))]
     fn capture_of(&self, stream: usize) -> PyResult<Option<u64>> {
         let made = self.inner.get()?;
-        let id = stream_of(made.collectives.gpu(), stream).and_then(|stream| Ok(stream.capture_id()?));
-        id.map_err(raised)
+        let id = device::stream(made.collectives.gpu(), stream).and_then(|stream| Ok(stream.capture_id()?));
+        id.map_err(|error| raised(error.into()))
     }
 
     /// Raises an error if a complete call failed. Does not block.
@@ -393,20 +375,6 @@ fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
             )));
         }
     })
-}
-
-/// The stream with a driver's handle; 0 is the default stream.
-fn stream_of(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
-    if handle == 0 {
-        return Ok(gpu.default_stream()?);
-    }
-    if gpu.platform() == Platform::Sim {
-        return Err(Error::InvalidArgument(format!(
-            "stream {handle:#x}: simulated devices have the stream 0 alone"
-        )));
-    }
-    // SAFETY: the program says that this is a stream of the device, which lives.
-    Ok(unsafe { Stream::from_raw(gpu, std::ptr::with_exposed_provenance_mut(handle)) }?)
 }
 
 /// Does work that blocks, and whose wait Ctrl-C ends.

@@ -1,6 +1,6 @@
 //! The device that is meant where a program names none.
 
-use mscclpp::{Gpu, Platform};
+use mscclpp::{Error, Gpu, Platform, Stream};
 use pyo3::{exceptions::PyOverflowError, prelude::*};
 
 use crate::{error::OrRaise, uint::uint};
@@ -31,6 +31,20 @@ pub(crate) fn device_count(py: Python<'_>) -> PyResult<usize> {
 #[pyo3(signature = (device: "typing.SupportsIndex"))]
 pub(crate) fn set_device(py: Python<'_>, #[pyo3(from_py_with = number)] device: usize) -> PyResult<()> {
     py.detach(|| Platform::detect()?.gpu(device)?.make_current()).or_raise()
+}
+
+/// The stream of `gpu` with a driver's handle; 0 is the default stream.
+pub(crate) fn stream(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
+    if handle == 0 {
+        return Ok(gpu.default_stream()?);
+    }
+    if gpu.platform() == Platform::Sim {
+        return Err(Error::InvalidArgument(format!(
+            "stream {handle:#x}: simulated devices have the stream 0 alone"
+        )));
+    }
+    // SAFETY: the program says that this is a stream of the device, which lives.
+    Ok(unsafe { Stream::from_raw(gpu, std::ptr::with_exposed_provenance_mut(handle)) }?)
 }
 
 /// Converts the argument that numbers a device.

@@ -1,10 +1,11 @@
-//! Collectives of simulated devices on memory of the process, which their kernels cannot reach: they may use the
+//! Calls of simulated devices on memory of the process, which their kernels cannot reach: they may use the
 //! memory of devices only.
 
-use mscclpp::{DevicePtr, Platform, Stream};
+use mscclpp::{DevicePtr, Gpu, Platform, Stream, errors::GpuError};
 use mscclpp_collectives::{Collectives, Error, Kind, Request, Selector};
+use parking_lot::Mutex;
 
-use crate::retired::RetireOnDrop;
+use crate::retired::{self, RetireOnDrop};
 
 /// Enqueues requests. Memory that is not a device's is replaced by copies on the device. Returns the copies, which
 /// the caller keeps until the stream is synchronised. If this fails, the copies are retired, because work in the
@@ -22,13 +23,13 @@ pub(crate) unsafe fn enqueue(
     for request in requests {
         let (given, taken) = sizes(request, collectives.rank(), collectives.n_ranks());
         let mut moves = *request;
-        if let Some(copy) = copy_of(collectives, request.send, given)? {
+        if let Some(copy) = copy_of(collectives.gpu(), request.send, given)? {
             // SAFETY: the caller's memory has at least the bytes that the call uses, and so has the copy.
             unsafe { stream.copy(copy.0.ptr(), request.send, given)? };
             moves.send = copy.0.ptr();
             copies.push(copy);
         }
-        if let Some(copy) = copy_of(collectives, request.recv, taken)? {
+        if let Some(copy) = copy_of(collectives.gpu(), request.recv, taken)? {
             moves.recv = copy.0.ptr();
             back.push((request.recv, copy.0.ptr(), taken));
             copies.push(copy);
@@ -44,16 +45,46 @@ pub(crate) unsafe fn enqueue(
     Ok(copies)
 }
 
+/// The copies that calls work on. Calls may still run when the object that keeps them is closed.
+#[derive(Default)]
+pub(crate) struct KeptCopies(Mutex<Vec<RetireOnDrop>>);
+
+impl KeptCopies {
+    pub(crate) fn keep(&self, copies: Vec<RetireOnDrop>) {
+        self.0.lock().extend(copies);
+    }
+
+    /// Drops the copies if all work of the stream is complete; there is only one stream. Returns whether it is
+    /// complete.
+    pub(crate) fn forget_if_idle(&self, stream: &Stream) -> Result<bool, GpuError> {
+        // Locked while the stream is asked: another thread may put work into the stream and then add its copies, and
+        // that work is not complete.
+        let mut copies = self.0.lock();
+        let is_idle = stream.query()?;
+        if is_idle && !copies.is_empty() {
+            copies.clear();
+            retired::sweep();
+        }
+        Ok(is_idle)
+    }
+
+    /// Drops the copies, because all work is complete.
+    pub(crate) fn forget(&self) {
+        self.0.lock().clear();
+        retired::sweep();
+    }
+}
+
 /// Copies of memory that is not a device's, for one call that reads and writes it.
 pub(crate) struct Copies<'a> {
-    collectives: &'a Collectives,
+    gpu: &'a Gpu,
     stream: &'a Stream,
     made: Vec<(DevicePtr, RetireOnDrop)>,
 }
 
 impl<'a> Copies<'a> {
-    pub(crate) fn new(collectives: &'a Collectives, stream: &'a Stream) -> Self {
-        Self { collectives, stream, made: Vec::new() }
+    pub(crate) fn new(gpu: &'a Gpu, stream: &'a Stream) -> Self {
+        Self { gpu, stream, made: Vec::new() }
     }
 
     /// Returns the address that the call uses for an address of the program: the same one if it is memory of a
@@ -61,11 +92,11 @@ impl<'a> Copies<'a> {
     ///
     /// # Safety
     /// `at` is memory of the process with at least `bytes` bytes, which lives until the stream is synchronised.
-    pub(crate) unsafe fn of(&mut self, at: DevicePtr, bytes: u64) -> Result<DevicePtr, Error> {
+    pub(crate) unsafe fn of(&mut self, at: DevicePtr, bytes: u64) -> Result<DevicePtr, GpuError> {
         if let Some((_, copy)) = self.made.iter().find(|(of, copy)| *of == at && copy.0.len() >= bytes) {
             return Ok(copy.0.ptr());
         }
-        let Some(copy) = copy_of(self.collectives, at, bytes)? else { return Ok(at) };
+        let Some(copy) = copy_of(self.gpu, at, bytes)? else { return Ok(at) };
         // SAFETY: the caller's memory; the copy is as large, and lives until the stream is synchronised.
         unsafe { self.stream.copy(copy.0.ptr(), at, bytes)? };
         let there = copy.0.ptr();
@@ -78,7 +109,7 @@ impl<'a> Copies<'a> {
     ///
     /// # Safety
     /// The requirements of [`Copies::of`].
-    pub(crate) unsafe fn back(self, written: &[(DevicePtr, u64)]) -> Result<Vec<RetireOnDrop>, Error> {
+    pub(crate) unsafe fn back(self, written: &[(DevicePtr, u64)]) -> Result<Vec<RetireOnDrop>, GpuError> {
         for (to, bytes) in written {
             if let Some((_, copy)) = self.made.iter().find(|(of, _)| of == to) {
                 // SAFETY: the caller's memory, which is as large as its copy.
@@ -90,11 +121,11 @@ impl<'a> Copies<'a> {
 }
 
 /// Allocates memory for a copy. Returns none if the address is memory of a device.
-fn copy_of(collectives: &Collectives, at: DevicePtr, bytes: u64) -> Result<Option<RetireOnDrop>, Error> {
+fn copy_of(gpu: &Gpu, at: DevicePtr, bytes: u64) -> Result<Option<RetireOnDrop>, GpuError> {
     if bytes == 0 || Platform::Sim.owner_of(at)?.is_some() {
         return Ok(None);
     }
-    Ok(Some(RetireOnDrop(collectives.gpu().allocate(bytes)?)))
+    Ok(Some(RetireOnDrop(gpu.allocate(bytes)?)))
 }
 
 /// Returns how many bytes a rank sends, and how many it receives.

@@ -274,7 +274,7 @@ def test_arrays_that_say_little_of_themselves():
 def memory_of_calls(rank, n, address):
     """Which arrays are kept that a program drops while calls work on them, and how many."""
     comm = joined(rank, n, address)
-    kept = mscclpp._collectives._kept
+    kept = mscclpp._on_device._kept
     made = []
 
     class Seen(numpy.ndarray):

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 
 from . import _mscclpp
 from ._arguments import expect
-from ._collectives import _handle
 from ._data_types import DataType, ReduceOp, operation_of_collectives, type_of_collectives
 from ._group import CommGroup
 from ._mscclpp import Communicator
+from ._on_device import _handle
 from ._original import AlgorithmBuilder, missing, put_into_extension
 
 #: The largest size of a message, in bytes.

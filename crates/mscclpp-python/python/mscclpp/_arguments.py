@@ -60,10 +60,10 @@ def check_ends(endpoints: object, ranks: list[int]) -> None:
         raise ValueError(f"argument 'endpoints': it has none for the ranks {missing}")
 
 
-def check_seconds(timeout_sec: float) -> None:
+def check_seconds(timeout_sec: float, name: str = "timeout_sec") -> None:
     if not 0 <= timeout_sec < threading.TIMEOUT_MAX:
         raise ValueError(
-            f"argument 'timeout_sec': expected seconds from 0 to {threading.TIMEOUT_MAX:.0f}, got {timeout_sec}"
+            f"argument '{name}': expected seconds from 0 to {threading.TIMEOUT_MAX:.0f}, got {timeout_sec}"
         )
 
 

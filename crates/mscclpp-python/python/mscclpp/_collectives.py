@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from . import _arguments, _arrays, _mscclpp
-from ._buffer import GpuBuffer
-from ._data_types import OF_DLPACK, SIZES
+from . import _arrays, _mscclpp
+from ._data_types import SIZES
 from ._group import CommGroup
-from ._mscclpp import Communicator
+from ._on_device import OnDevice, _Array, _handle, _item_size, _new, communicator_of
 
 #: An operation: "sum", "prod", "max", "min", "avg", or ("premul_sum", factor). Averages are computed as NCCL does:
 #: for integers, the sum (which wraps) is divided and rounded towards zero; for float32 and float64, each number is
@@ -24,43 +21,8 @@ Op = str | tuple[str, float]
 #: A request: kind, address of the input, address of the output, count or counts, type, operation, root or peer.
 Request = tuple[str, int, int, Any, str, Op, int]
 
-#: The kinds in the array interface, and their codes in DLPack.
-_KINDS = {"i": 0, "u": 1, "f": 2}
-
 #: The calls that compute; the others move numbers of any type.
 _REDUCTIONS = {"all_reduce", "reduce_scatter", "reduce"}
-
-#: Arrays of calls on simulated devices, by device. They are kept until all work of the device's only stream is
-#: complete, also when the `Collectives` are gone.
-_kept: dict[int, list[Any]] = {}
-_keeping = threading.Lock()
-
-#: The names of PyTorch's types, of which there are few.
-_OF_TORCH: dict[Any, str] = {}
-
-
-@functools.cache
-def _stream_of_torch() -> Callable[[int], int]:
-    """Returns the function that returns the handle of a device's current stream."""
-    torch: Any = sys.modules["torch"]
-    # The handle alone is cheaper than a stream object; versions of torch without this function have stream objects
-    # only.
-    handle_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return handle_of or (lambda device: int(torch.cuda.current_stream(device).cuda_stream))
-
-
-def _type_of_torch(dtype: Any) -> str:
-    name = _OF_TORCH[dtype] = str(dtype).removeprefix("torch.")
-    return name
-
-
-class _Array(NamedTuple):
-    """The properties of an array that a call needs."""
-
-    address: int
-    length: int
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class _OfThread(threading.local):
@@ -69,7 +31,7 @@ class _OfThread(threading.local):
     gathered: dict[int, tuple[list[Request], list[Any]]] | None = None
 
 
-class Collectives:
+class Collectives(OnDevice):
     """Collectives of the ranks of a job, each with a GPU: `all_reduce`, `all_gather` and so on.
 
     All ranks make the object together, from a `CommGroup`, a `Communicator`, a communicator of mpi4py or a group of
@@ -88,9 +50,8 @@ class Collectives:
     #: The number of this rank, and the number of ranks.
     rank: int
     size: int
-    #: The number of the device, and whether it is simulated.
-    device: int
-    is_simulated: bool
+    _made: _mscclpp._Collectives
+    _what = "collectives"
 
     def __init__(
         self,
@@ -104,18 +65,7 @@ class Collectives:
         check_calls: bool | None = None,
         overlap: bool = False,
     ) -> None:
-        if not isinstance(group, (CommGroup, Communicator)):
-            if hasattr(group, "Get_rank"):
-                group = CommGroup(group)
-            elif _arguments.is_torch_group(group):
-                group = CommGroup(torch_group=group)
-            else:
-                raise TypeError(
-                    "argument 'group': expected a CommGroup, a Communicator, a communicator of mpi4py or a group of "
-                    f"PyTorch, got {group!r}"
-                )
-        self._group = group
-        communicator = group.communicator if isinstance(group, CommGroup) else group
+        self._group, communicator = communicator_of("group", group)
         device = _mscclpp._current_gpu()[1] if device is None else device
         self._take(
             _mscclpp._Collectives(
@@ -144,16 +94,6 @@ class Collectives:
 
     def __repr__(self) -> str:
         return f"<mscclpp.Collectives, rank {self.rank} of {self.size}, device {self.device}>"
-
-    def close(self) -> None:
-        """Release the collectives. Later calls raise."""
-        self._made.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: Any) -> None:
-        self.close()
 
     def all_reduce(self, x: Any, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks; every rank gets the result, in `out` or in `x` itself."""
@@ -298,21 +238,6 @@ class Collectives:
         """
         self._made.enqueue(requests, stream)
 
-    def check(self) -> None:
-        """Raise an error if a complete call failed: a rank was lost, or calls were aborted. Does not block."""
-        self._made.check()
-
-    def synchronize(self, stream: Any = 0) -> None:
-        """Wait until the work of a stream is complete. Raises an error with the rank's number if one was lost."""
-        with _keeping:
-            kept = _kept.pop(self.device, [])
-        try:
-            self._made.synchronize(_handle(stream))
-        except BaseException:
-            with _keeping:
-                _kept.setdefault(self.device, []).extend(kept)
-            raise
-
     def abort(self, reason: str = "aborted by the program") -> None:
         """End the waits of all ranks' calls. The collectives cannot be used any more."""
         self._made.abort(reason)
@@ -396,16 +321,6 @@ class Collectives:
         else:
             self._made.enqueue(requests, stream)
 
-    def _keep(self, arrays: Any, enqueue: Callable[[], bool]) -> None:
-        """Keeps the arrays of a call on a simulated device. Drops those of earlier calls if these are complete."""
-        with _keeping:
-            kept = _kept.setdefault(self.device, [])
-            n = len(kept)
-            # A call that fails is included, because part of it may have begun.
-            kept.append(arrays)
-            if enqueue():
-                del kept[:n]
-
     def _put_rows(self, kernel: Any, args: Any, rows: Any, outputs: Any, stream: int, kept: Any) -> None:
         """Enqueues an all_reduce with a kernel of its own: see `_fused.py`."""
         if self._of_thread.gathered is not None:
@@ -448,67 +363,6 @@ class Collectives:
             raise ValueError(f"argument '{name}': there are ranks 0 to {self.size - 1}, not {rank}")
         return rank
 
-    def _look(self, name: str, x: Any, is_written: bool = False) -> _Array:
-        """Returns the properties of an array, which must be contiguous and in memory of this device."""
-        if _arrays.is_torch_tensor(x):
-            return _Array(*self._look_at_torch(name, x), x.shape)
-        interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
-        if interface is None:
-            return self._look_at_dlpack(name, x)
-        on_device = hasattr(x, "__cuda_array_interface__")
-        device = getattr(x, "device", None)
-        self._expect_device(name, getattr(device, "id", self.device) if on_device else None)
-        address, is_read_only = interface["data"]
-        if is_written and is_read_only:
-            raise ValueError(f"argument '{name}': the array is read-only, and the call would store to it")
-        shape, strides, typestr = tuple(interface["shape"]), interface.get("strides"), interface["typestr"]
-        if not shape and not hasattr(x, "__setitem__"):
-            raise TypeError(f"argument '{name}': expected an array, got a number, {x!r}")
-        if strides is not None and not _is_contiguous(shape, strides, int(typestr[2:])):
-            raise ValueError(f"argument '{name}': the array is not contiguous; give it ascontiguousarray()")
-        dtype = str(x.dtype) if hasattr(x, "dtype") else _type_of_interface(typestr)
-        return _Array(int(address or 0), math.prod(shape), dtype, shape)
-
-    def _look_at_torch(self, name: str, x: Any) -> tuple[int, int, str]:
-        """Returns address, length and type of a tensor."""
-        if not x.is_contiguous():
-            raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
-        device = x.get_device() if x.is_cuda else None
-        if device != self.device or self.is_simulated:
-            self._expect_device(name, device)
-        address, length, dtype = x.data_ptr(), x.numel(), x.dtype
-        if not address and length:
-            raise ValueError(f"argument '{name}': a {type(x).__name__} of device {x.device} that has no memory here")
-        return address, length, _OF_TORCH.get(dtype) or _type_of_torch(dtype)
-
-    def _look_at_dlpack(self, name: str, x: Any) -> _Array:
-        address, size = _arrays.locate(x, f"argument '{name}'")
-        kind, device = x.__dlpack_device__()
-        self._expect_device(name, int(device) if int(kind) != 1 else None)
-        code, bits, shape, strides = _arrays.of_dlpack(x.__dlpack__())
-        dtype = OF_DLPACK.get((code, bits)) or f"({bits} bits of kind {code} of DLPack)"
-        if strides is not None and not _is_contiguous(shape, strides, 1):
-            raise ValueError(f"argument '{name}': the array is not contiguous")
-        return _Array(address, size * 8 // bits, dtype, shape)
-
-    def _expect_device(self, name: str, device: int | None) -> None:
-        if self.is_simulated != (device is None) or (device is not None and device != self.device):
-            where = "on the host" if device is None else f"on device {device}"
-            here = (
-                f"simulated device {self.device}, whose arrays are NumPy's"
-                if self.is_simulated
-                else f"device {self.device}"
-            )
-            raise ValueError(f"argument '{name}': the array is {where}, and these collectives are those of {here}")
-
-    def _current_stream(self, x: Any) -> int:
-        if self.is_simulated:
-            return 0
-        if _arrays.is_torch_tensor(x):
-            return _stream_of_torch()(self.device)
-        cupy = sys.modules.get("cupy")
-        return int(cupy.cuda.get_current_stream().ptr) if cupy is not None else 0
-
 
 class Registration:
     """An array that `Collectives.register` has registered, until all ranks close this together.
@@ -535,57 +389,3 @@ def check_factor(op: Any, dtype: str) -> None:
     """Checks that integers are multiplied by an integer, because a fraction would be cut off."""
     if isinstance(op, tuple) and isinstance(op[-1], float) and op[-1] % 1 != 0 and "int" in dtype:
         raise ValueError(f"argument 'op': numbers of type {dtype} cannot be multiplied by {op[-1]}")
-
-
-def _type_of_interface(typestr: str) -> str:
-    """Returns the name of a type, for an array that has only an array interface."""
-    code = _KINDS.get(typestr[1:2])
-    if code is None or typestr[0] == ">":
-        return typestr
-    return OF_DLPACK.get((code, 8 * int(typestr[2:])), typestr)
-
-
-def _is_contiguous(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
-    expected = size
-    for n, stride in zip(reversed(shape), reversed(strides)):
-        if n != 1 and stride != expected:
-            return 0 in shape
-        expected *= n
-    return True
-
-
-def _item_size(x: Any) -> int:
-    """Returns the bytes of an element, or 0 for elements that are Python objects or not whole bytes."""
-    if _arrays.is_torch_tensor(x):
-        return int(x.element_size())
-    dtype = getattr(x, "dtype", None)
-    if dtype is not None and hasattr(dtype, "itemsize"):
-        return 0 if getattr(dtype, "hasobject", False) else int(dtype.itemsize)
-    interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
-    if interface is not None:
-        typestr = interface["typestr"]
-        return 0 if typestr[1] == "O" else int(typestr[2:])
-    bits = _arrays.of_dlpack(x.__dlpack__())[1]
-    return bits // 8 if bits % 8 == 0 else 0
-
-
-def _new(x: Any, shape: tuple[int, ...]) -> Any:
-    """Makes an array of the library of `x`."""
-    if _arrays.is_torch_tensor(x):
-        return x.new_empty(shape)
-    if isinstance(x, GpuBuffer):
-        return GpuBuffer(shape, x.dtype)
-    library = sys.modules.get(type(x).__module__.partition(".")[0])
-    if library is None or not hasattr(library, "empty"):
-        raise TypeError(
-            f"argument 'out': give an array for the result, since one of {type(x).__name__} cannot be made here"
-        )
-    return library.empty(shape, x.dtype)
-
-
-def _handle(stream: Any) -> int:
-    if type(stream) is int and stream >= 0:
-        return stream
-    from .utils import stream_handle
-
-    return stream_handle(stream) or 0

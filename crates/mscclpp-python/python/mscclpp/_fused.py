@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from . import _mscclpp
-from ._collectives import _Array, _handle, _new
 from ._data_types import SIZES
 from ._errors import Error
+from ._on_device import _Array, _handle, _new
 
 #: The types of rows, and the names that the headers have for them.
 _ROWS = {"float16": "ReduceF16", "bfloat16": "ReduceBf16", "float32": "ReduceF32"}

@@ -58,7 +58,7 @@
 //!
 //! # What it does not do yet
 //! All ranks are on one node, and their devices reach each other's memory. It has been run on simulated devices alone: no GPU
-//! has run it, and nothing has been measured. There is no interface for Python, and none for kernels of a program.
+//! has run it, and nothing has been measured. There is no interface for kernels of a program.
 
 mod calls;
 mod error;

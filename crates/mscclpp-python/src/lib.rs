@@ -28,6 +28,7 @@ mod dlpack;
 mod enums;
 mod env;
 mod error;
+mod experts;
 mod fifo;
 mod handle;
 mod ib_config;
@@ -92,6 +93,7 @@ mod extension {
         device::{device_count, set_device},
         env::{PyEnv, settings},
         error::ErrorCode,
+        experts::{PyExperts, PyRouted},
         fifo::{PyFifo, PyProxyTrigger},
         handle::{
             BaseMemoryHandle, BasePortHandle, DeviceToDeviceHandle, FifoDeviceHandle, HostToDeviceHandle, MemoryHandle,

@@ -106,7 +106,7 @@ def synchronize(timeout_sec: float = 300.0, abort: _Any = None) -> None:
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("comm", "default_algos", "ext", "language", "utils"):
+    if name in ("comm", "default_algos", "ep", "ext", "language", "utils"):
         return _importlib.import_module(f"{__name__}.{name}")
     return _older_name(name)
 

@@ -77,6 +77,14 @@ def test_the_first_program_of_the_readme_runs():
     assert sorted(run.stdout.splitlines()) == SUMS, run.stderr
 
 
+def test_the_experts_run():
+    command = [sys.executable, EXAMPLES / "experts.py", ranks.free_address()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    came = ([4, 2], [2, 4])
+    lines = [f"rank {rank}: {came[rank]} tokens came, the sums are [4.0, 12.0, 15.0]" for rank in range(2)]
+    assert sorted(run.stdout.splitlines()) == lines, run.stderr
+
+
 def test_the_all_reduce_of_torch_runs_under_torchrun():
     pytest.importorskip("torch")
     port = ranks.free_address().rpartition(":")[2]

@@ -198,7 +198,7 @@ impl PyExperts {
                 })
             })
             .map_err(raised)?;
-        Ok((PyRouted { inner: Owned::that_may_wait("Routed", (routed, made)) }, was_idle))
+        Ok((PyRouted { inner: Owned::new("Routed", (routed, made)) }, was_idle))
     }
 
     /// Sends other tensors the way of an earlier dispatch. Returns whether all work of a simulated device was

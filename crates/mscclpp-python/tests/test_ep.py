@@ -14,7 +14,7 @@ import ranks
 
 N, E, K, H, C = 3, 7, 3, 12, 5
 LIMIT = 100
-LAYOUTS = (("rank", 1), ("token", 1), ("expert", 1), ("flat", 1), ("flat", 4))
+LAYOUTS = (("rank", 1), ("token", 1), ("expert", 1), ("flat", 1), ("flat", 4), ("expert", 1))
 
 
 def made(group, **options):
@@ -112,7 +112,7 @@ def check_layout(library, comm, rank, everybody, again, mine, layout, alignment,
     tokens = everybody[rank]
     found = places(everybody, mine, layout, alignment)
     weighed_at_dispatch = number % 2 == 0
-    exact = layout in ("expert", "flat") and alignment == 1
+    exact = number >= 4
     routed = comm.dispatch(
         library.asarray(tokens.rows),
         library.asarray(tokens.ids.astype("int32" if number % 2 else "int64")),
@@ -370,6 +370,20 @@ def differing(rank, n, address):
 
 def test_ranks_that_differ_are_told():
     ranks.run(2, differing)
+
+
+def late(rank, n, address):
+    library, comm = arrays(), joined(rank, n, address, timeout=1)
+    if rank == 0:
+        comm.dispatch(library.ones((1, H), "float32"), library.zeros((1, K), "int32"))
+        with pytest.raises(mscclpp.Error, match="rank 0 cannot be used any more.*rank 1") as error:
+            comm.synchronize()
+        assert error.value.code == mscclpp.ErrorCode.Aborted
+    comm._group.barrier()
+
+
+def test_a_rank_that_does_not_come_is_named():
+    ranks.run(2, late)
 
 
 def kept(rank, n, address):

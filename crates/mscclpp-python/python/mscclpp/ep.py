@@ -374,6 +374,7 @@ class Routed:
     """The routing of a dispatch, made by `Experts.dispatch`. It does not age: later calls may use it at any time.
 
     The methods are for dispatches that are complete, after `Experts.synchronize()`. They wait for the device's answer.
+    A routing keeps the memory of its experts, also when these are closed.
     """
 
     #: The number of this rank's tokens.

@@ -9,14 +9,14 @@ import types
 import mscclpp
 import pytest
 from fuzz_arguments import instances
-from mscclpp import _mscclpp, ext, numa, utils
+from mscclpp import _mscclpp, ep, ext, numa, utils
 
 import ranks
 
 
 def members():
     """Every public name of every module, and of every class, with its value."""
-    for module in (mscclpp, _mscclpp, utils, ext, numa):
+    for module in (mscclpp, _mscclpp, utils, ep, ext, numa):
         # In other modules, the remaining names are imported modules.
         names = dir(module) if module is _mscclpp else module.__all__
         for name in names:

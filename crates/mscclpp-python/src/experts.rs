@@ -324,7 +324,7 @@ impl PyRouted {
         py.detach(|| held.0.rows_of_experts()).map_err(raised)
     }
 
-    /// What came with a row: the number of the token, the local expert of each choice, and the weights.
+    /// Returns what came with a row: the number of the token, the local expert of each choice, and the weights.
     fn row(&self, py: Python<'_>, rank: usize, n: usize) -> PyResult<(u32, Vec<i32>, Vec<f32>)> {
         let held = self.inner.get()?;
         py.detach(|| held.0.row(rank, n)).map_err(raised)

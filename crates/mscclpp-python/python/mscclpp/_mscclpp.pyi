@@ -2029,7 +2029,7 @@ class _Routed:
         """
     def row(self, /, rank: SupportsIndex, n: SupportsIndex) -> tuple[int, list[int], list[float]]:
         """
-        What came with a row: the number of the token, the local expert of each choice, and the weights.
+        Returns what came with a row: the number of the token, the local expert of each choice, and the weights.
         """
     def rows_of_experts(self, /) -> list[int]:
         """

@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     pub(crate) busy: Duration,
     pub(crate) interface: Option<String>,
     pub(crate) family: Option<Family>,
+    /// The time that a suspected link is given to end for a reason of its own.
+    pub(crate) grace: Duration,
 }
 
 /// The number of cores below which polling is off, because it would take time from threads that have work.
@@ -29,6 +31,7 @@ impl Default for Settings {
             busy: if cores >= MANY_CORES { Duration::from_micros(100) } else { Duration::ZERO },
             interface: None,
             family: None,
+            grace: Duration::from_secs(1),
         }
     }
 }
@@ -84,6 +87,13 @@ impl EthernetBuilder {
     /// Offers peers only addresses of this family. Takes precedence over `MSCCLPP_SOCKET_FAMILY`.
     pub fn family(mut self, family: Family) -> Self {
         self.settings.family = Some(family);
+        self
+    }
+
+    /// Sets how long a link whose connection broke is given to end for a reason of its own. Tests set it.
+    #[doc(hidden)]
+    pub fn grace(mut self, time: Duration) -> Self {
+        self.settings.grace = time;
         self
     }
 }

@@ -1,7 +1,6 @@
 //! The handshake that makes a bare connection a proven one.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use mscclpp_net::dial::Failed;
 use mscclpp_net::handshake::{self, Responder, Verified};
@@ -17,11 +16,6 @@ use crate::protocol::handshake::{Answer, HandshakeError, claim};
 use crate::protocol::hello::{Hello, Origin, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::{Error, LOG, Party};
 use mscclpp_net::wire::{Malformed, Wire};
-
-/// The time for which a rank asks again if the job at the address is complete, because an earlier job of the same
-/// processes may be about to end. If ranks may be replaced, a rank asks until its time is up, because the complete
-/// generation will end.
-const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
 
 impl Job {
     pub(super) fn on_handshake_frame(&mut self, id: ConnectionId, frame: &handshake::Frame) {
@@ -128,7 +122,8 @@ impl Job {
             (Some(error), Some(dial))
                 if purpose == Purpose::Join
                     && is_complete
-                    && (self.plan.is_elastic() || self.now - dial.search.started() < EARLIER_JOB_LIMIT) =>
+                    && (self.plan.is_elastic()
+                        || self.now - dial.search.started() < self.plan.earlier_job) =>
             {
                 let how = Failed::Other(error.to_string());
                 dial.complete = Some(error);

@@ -59,7 +59,7 @@ pub use directory::Directory;
 pub use ending::LINGER;
 pub use formation::Formation;
 pub use handshaking::hello;
-pub use plan::{Join, Plan};
+pub use plan::{EARLIER_JOB_LIMIT, Join, Plan};
 
 /// The time for which a receive relies on the tree for news of its peer, before it opens a connection itself. Usually
 /// the peer opens one meanwhile, to send.

@@ -7,6 +7,11 @@ use crate::host::HostId;
 use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{JobId, LaunchedJob, Process};
 
+/// The time for which a rank asks again if the job at the address is complete, because an earlier job of the same
+/// processes may be about to end. If ranks may be replaced, a rank asks until its time is up, because the complete
+/// generation will end.
+pub const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
+
 pub struct Plan {
     pub rank: usize,
     pub n_ranks: usize,
@@ -23,6 +28,8 @@ pub struct Plan {
     pub last_generation: Option<u64>,
     /// The time after which the wait for missing ranks is first logged.
     pub log_after: Duration,
+    /// The time for which a rank asks again if the job at the address is complete.
+    pub earlier_job: Duration,
     /// The process of this rank, as it describes itself to others.
     pub process: Process,
 }
@@ -41,6 +48,7 @@ impl Plan {
             launched: None,
             last_generation: None,
             log_after: Duration::MAX,
+            earlier_job: EARLIER_JOB_LIMIT,
             process: Process::own(),
         }
     }

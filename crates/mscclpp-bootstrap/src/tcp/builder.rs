@@ -12,7 +12,7 @@ use crate::address::Address;
 use crate::env::{Env, INTERFACE, of_process};
 use crate::host;
 use crate::inbox::Inbox;
-use crate::job::{Formation, Job, Join, Plan};
+use crate::job::{EARLIER_JOB_LIMIT, Formation, Job, Join, Plan};
 use crate::launch::launchers;
 use crate::member::Member;
 use crate::protocol::handshake::JobKey;
@@ -87,6 +87,7 @@ pub struct TcpBootstrapBuilder {
     given: Env,
     ipc_domain: Option<String>,
     log_after: Duration,
+    earlier_job: Duration,
     job_id: Option<String>,
     /// The last generation that this rank was in, for a job whose ranks may be replaced.
     last_generation: Option<u64>,
@@ -104,6 +105,7 @@ impl TcpBootstrapBuilder {
             given: Env::default(),
             ipc_domain: None,
             log_after: FIRST_LOG,
+            earlier_job: EARLIER_JOB_LIMIT,
             job_id: None,
             last_generation: None,
             address_from: None,
@@ -177,6 +179,13 @@ impl TcpBootstrapBuilder {
     /// [`Duration::MAX`] for never. See [`Bootstrap`](crate::Bootstrap).
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.log_after = first;
+        self
+    }
+
+    /// Sets for how long a rank asks again if the job at the address is complete. Tests set it.
+    #[doc(hidden)]
+    pub fn earlier_job_limit(mut self, time: Duration) -> Self {
+        self.earlier_job = time;
         self
     }
 
@@ -288,6 +297,7 @@ impl TcpBootstrapBuilder {
             by_address,
             last_generation: self.last_generation,
             log_after: self.log_after,
+            earlier_job: self.earlier_job,
             process: Process::own(),
             launched: job_id.filter(|_| by_address).map(LaunchedJob::new),
         };

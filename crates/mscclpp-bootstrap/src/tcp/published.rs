@@ -79,6 +79,7 @@ fn publish(id: &UniqueId, listener: TcpListener, here: Place, time: Duration) ->
         launched: None,
         last_generation: None,
         log_after: Duration::MAX,
+        earlier_job: Duration::ZERO,
         process: Process::own(),
     };
     let formation = Formation::of_directory(Directory::new(here, Arc::clone(&claimed)));

@@ -11,6 +11,8 @@ use mscclpp_bootstrap::{Bootstrap, Env, Error, Job, TcpBootstrap};
 use mscclpp_test_support::{Child, child, until};
 
 const RANKS: usize = 5;
+/// The time for which a rank asks again if its job cannot form again.
+const EARLIER_JOB: Duration = Duration::from_millis(50);
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -50,7 +52,8 @@ fn address() -> String {
 }
 
 fn job_of(rank: usize, n: usize, at: &str) -> Job {
-    Job::new(TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE), at)
+    let rank = TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE);
+    Job::new(rank.earlier_job_limit(EARLIER_JOB), at)
 }
 
 // ---- The rank ---------------------------------------------------------------------------------------------------------
@@ -137,8 +140,8 @@ fn a_replacement_may_come_before_the_loss_is_known() -> Result<(), Failed> {
     let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(rank, &at)).collect();
     ranks.iter().for_each(|rank| rank.expect("generation 1"));
     let early = start(2, &at);
-    // The pause is longer than a rank asks if its job cannot form again.
-    std::thread::sleep(Duration::from_millis(2500));
+    // The new process is given time to start.
+    std::thread::sleep(10 * EARLIER_JOB);
     ranks[2].kill();
     expect_of_others(&ranks, 2);
     ranks[2] = early;

@@ -30,6 +30,7 @@ impl Hub {
                 family: settings.family,
                 thread: "mscclpp-eth-hub",
                 acceptor: Some(Receivers::new(settings.clone(), regions.clone())),
+                grace: settings.grace,
             },
         )?;
         Ok(Arc::new(Self { links, settings, regions }))

@@ -33,8 +33,11 @@ const FRAMES: [usize; 5] = [HEADER + 8 * FEW, HEADER, HEADER + 8 * MANY, HEADER,
 /// The number of pairs of processes that are cut at a time. They sleep for most of it.
 const AT_ONCE: usize = 40;
 
+/// The time that a link whose connection broke is given to end for a reason of its own.
+const GRACE: Duration = Duration::from_millis(100);
+
 fn loopback() -> EthernetBuilder {
-    Ethernet::builder().interface("lo").family(Family::V4)
+    Ethernet::builder().interface("lo").family(Family::V4).grace(GRACE)
 }
 
 /// The port in an endpoint with one address, and the bytes of the endpoint with the port replaced.
@@ -230,7 +233,7 @@ fn a_cut_ends_the_wait_of_a_kernel() {
 
 #[test]
 fn a_queue_that_is_dropped_is_no_failure() {
-    let (a, b) = (End::open(), End::open());
+    let (a, b) = (End::with(loopback()), End::with(loopback()));
     let (ab, ba) = (a.connect(&b.endpoint), b.connect(&a.endpoint));
     let (source, target) = (Words::new(&a.context, MANY), Words::new(&b.context, MANY));
     let there = target.at_peer();
@@ -242,8 +245,7 @@ fn a_queue_that_is_dropped_is_no_failure() {
         drop(queue);
     }
     ab.write(&there, 0, &source.memory, 0, 8).expect("a write");
-    // This is longer than a suspicion lasts.
-    thread::sleep(Duration::from_secs(2));
+    thread::sleep(2 * GRACE);
     ab.flush(LIMIT).expect("a flush");
     ab.check().expect("nothing broke");
     ba.check().expect("nothing broke");

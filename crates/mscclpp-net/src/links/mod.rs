@@ -71,6 +71,7 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -113,11 +114,14 @@ pub struct Options {
     pub thread: &'static str,
     /// The acceptor of connections that carry data. If `None`, such connections are refused.
     pub acceptor: Option<Arc<dyn Acceptor>>,
+    /// The time that a suspected link is given to end for a reason of its own.
+    pub grace: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { interface: None, family: None, thread: "mscclpp-links", acceptor: None }
+        let grace = Duration::from_secs(1);
+        Self { interface: None, family: None, thread: "mscclpp-links", acceptor: None, grace }
     }
 }
 
@@ -133,6 +137,7 @@ struct LinksState {
     protocol: Protocol,
     addresses: Vec<IpAddr>,
     port: u16,
+    grace: Duration,
     endpoints: Mutex<HashMap<Name, Key>>,
     /// The number of data connections that peers have open.
     admitted: AtomicUsize,
@@ -179,6 +184,7 @@ impl Links {
             protocol,
             addresses,
             port,
+            grace: options.grace,
             endpoints: Mutex::default(),
             admitted: AtomicUsize::new(0),
             commands: Arc::new(Commands::new()?),

@@ -2,7 +2,7 @@ use std::{
     io,
     net::{SocketAddr, TcpStream},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use crate::{
@@ -16,9 +16,6 @@ use super::{
     header::{BadHeader, HEADER, Inbound},
     message::{MAX_REASON, Message, PIECE},
 };
-
-/// How long a link is given to end for a reason of its own after a suspicion was reported.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// A link from an endpoint of ours to a peer's. Only the peer speaks on it.
 pub(super) struct OutboundLink {
@@ -49,10 +46,10 @@ impl OutboundLink {
         &*self.events
     }
 
-    /// Suspects the link. It has [`GRACE`] to end for a reason of its own; after that it ends for the first reason
-    /// reported.
-    pub(super) fn suspect(&mut self, reason: String, now: Instant) {
-        self.suspicion.get_or_insert((now + GRACE, reason));
+    /// Suspects the link. It has until `deadline` to end for a reason of its own; after that it ends for the first
+    /// reason reported.
+    pub(super) fn suspect(&mut self, reason: String, deadline: Instant) {
+        self.suspicion.get_or_insert((deadline, reason));
     }
 
     /// Returns the time at which the link ends for the reason it is suspected of.
@@ -60,7 +57,7 @@ impl OutboundLink {
         self.suspicion.as_ref().map(|(deadline, _)| *deadline)
     }
 
-    /// Ends the link as lost, if it is suspected and [`GRACE`] is over.
+    /// Ends the link as lost, if it is suspected and its deadline has come.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<LinkEnd> {
         let (_, reason) = self.suspicion.take_if(|(deadline, _)| *deadline <= now)?;
         Some(self.lost(&reason))

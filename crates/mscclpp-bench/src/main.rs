@@ -52,6 +52,7 @@ mod watchdog;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use collectives::What;
 use output::Output;
 use ranks::Joining;
 use table::{Stream, Table};
@@ -204,6 +205,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         it.options.set_environment();
     }
     mscclpp::log::init()?;
+    let collective =
+        |what| move |options: &_, joining: &_, table: &mut _| collectives::run(what, options, joining, table);
     match command {
         Command::SignalPingpong(workload) => workload.run(signal_pingpong::run),
         Command::Ll8Pingpong(workload) => workload.run(|options, joining, table| {
@@ -218,10 +221,10 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::PortPut(workload) => workload.run(ports::put),
         Command::PortPingpong(workload) => workload.run(ports::ping_pong),
         Command::PortPacketPingpong(workload) => workload.run(ports::packet_ping_pong),
-        Command::AllReduce(workload) => workload.run(collectives::all_reduce),
-        Command::AllGather(workload) => workload.run(collectives::all_gather),
-        Command::ReduceScatter(workload) => workload.run(collectives::reduce_scatter),
-        Command::AllToAll(workload) => workload.run(collectives::all_to_all),
+        Command::AllReduce(workload) => workload.run(collective(What::AllReduce)),
+        Command::AllGather(workload) => workload.run(collective(What::AllGather)),
+        Command::ReduceScatter(workload) => workload.run(collective(What::ReduceScatter)),
+        Command::AllToAll(workload) => workload.run(collective(What::AllToAll)),
         Command::Tune(workload) => workload.run(collectives::tune),
         Command::AllReduceRmsnorm(workload) => workload.run(rms_norm::run),
         Command::Experts(workload) => workload.run(experts::run),

@@ -19,6 +19,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     Arguments, Result, call,
     data::{fresh_seed, random_bytes},
+    watchdog::ended,
 };
 
 const INIT: Duration = Duration::from_secs(60);
@@ -256,14 +257,10 @@ impl Drop for Others {
     fn drop(&mut self) {
         let deadline = Instant::now() + GRACE;
         for (_, process) in &mut self.0 {
-            while matches!(process.try_wait(), Ok(None)) {
-                if Instant::now() > deadline {
-                    // The process does not end; a failure to kill it cannot be handled.
-                    let _ = process.kill();
-                    let _ = process.wait();
-                    break;
-                }
-                thread::sleep(Duration::from_millis(5));
+            if matches!(ended(process, deadline.saturating_duration_since(Instant::now())), Ok(None)) {
+                // A failure to kill it cannot be handled.
+                let _ = process.kill();
+                let _ = process.wait();
             }
         }
     }

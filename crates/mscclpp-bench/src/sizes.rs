@@ -43,9 +43,6 @@ impl Range {
     }
 
     /// The sizes for messages of whole elements of `element` bytes; by default one element.
-    ///
-    /// # Errors
-    /// The same as [`Self::or`].
     pub(crate) fn of_elements(&self, element: u64) -> Result<Sizes, String> {
         self.or(Sizes { begin: element, end: element, factor: 2 }, element)
     }

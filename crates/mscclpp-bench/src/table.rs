@@ -205,6 +205,21 @@ fn bandwidth(value: Option<f64>) -> String {
     }
 }
 
+/// Breaks `text` between words into lines of at most `width` columns. A word that is longer stays whole.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                *line += " ";
+                *line += word;
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 impl SizeOf {
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -265,6 +280,12 @@ mod tests {
         ] {
             assert_eq!(readable_bytes(bytes), text);
         }
+    }
+
+    #[test]
+    fn text_is_broken_between_words() {
+        assert_eq!(wrapped("one two three", 40), ["one two three"]);
+        assert_eq!(wrapped(&"word ".repeat(17), 40).len(), 3);
     }
 
     #[test]

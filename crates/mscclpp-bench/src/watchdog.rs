@@ -1,12 +1,24 @@
-//! Ends the process where nothing else can end a wait: in a call into NCCL that does not return, and for a kernel that goes
-//! on after an abort.
+//! Waits for processes, and ends this one where nothing else can end a wait: in a call into NCCL that does not return, and
+//! for a kernel that goes on after an abort.
 
 use std::{
-    fmt,
+    fmt, io,
+    process::{Child, ExitStatus},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+/// The exit status of the process, if it ends within `limit`.
+pub(crate) fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait()? {
+            None if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+            status => return Ok(status),
+        }
+    }
+}
 
 /// Returns the result of `call` if it returns within `limit`; otherwise the process ends with an error that names `what`.
 pub(crate) fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {

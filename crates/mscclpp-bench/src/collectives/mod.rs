@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use mscclpp::prelude::*;
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, Devices, Protocol, Query, Selection, Selector, Tuned,
@@ -49,8 +49,8 @@ pub(crate) struct Options {
     #[command(flatten)]
     messages: Messages,
     /// The protocol of the messages, one row each [default: the library's selection].
-    #[arg(long, value_enum, value_delimiter = ',')]
-    protocols: Vec<AskedProtocol>,
+    #[arg(long, value_delimiter = ',', value_parser = parse_protocol)]
+    protocols: Vec<Protocol>,
     /// The blocks of a call, one row each [default: the library's selection].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: Vec<u32>,
@@ -60,24 +60,17 @@ pub(crate) struct Options {
     /// The number of calls that can run on a device at the same time; with 1, a call may use the whole device.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=32))]
     calls_at_once: u32,
-    /// The device memory of a rank's communicator: bytes, or a number followed by K, M or G [default: the library's].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    scratch: Option<u64>,
     /// Registers the memory of the library's calls, so that peers write into it.
     #[arg(long)]
     registered: bool,
     /// Registers the memory like --registered, as symmetric memory, so that copy engines write into it.
     #[arg(long)]
     symmetric: bool,
-    /// The number of calls in a graph.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    calls: u32,
     /// Makes each call by itself instead of in graphs: rows then show the node's time of a call, if that is longer.
     #[arg(long)]
     eager: bool,
-    /// The type of the numbers.
-    #[arg(long, value_enum, default_value_t)]
-    dtype: Numbers,
+    #[command(flatten)]
+    common: Common,
     /// The place of the result, one row each: out of place, or in place.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ResultPlace::Out])]
     place: Vec<ResultPlace>,
@@ -85,9 +78,6 @@ pub(crate) struct Options {
     /// multiples that the ranks can share evenly.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
     ranks: u8,
-    /// The seconds after which a call that has not ended is an error.
-    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
-    limit: u16,
     /// Prints on standard error what each rank is doing, and ends the run after this many seconds with an error that says
     /// what it was doing.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
@@ -102,33 +92,46 @@ pub(crate) struct Options {
     compare: Compare,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum AskedProtocol {
-    /// LL16 packets.
-    Ll16,
-    /// Packets of 128 bytes (LL128).
-    Ll128,
-    /// Plain stores in chunks, each followed by a signal.
-    Simple,
-    /// Plain stores into registered memory.
-    Direct,
-    /// Bulk copies into registered memory.
-    Bulk,
-    /// Copy engines, into symmetric memory.
-    CopyEngine,
+/// The options of every workload with collectives.
+#[derive(Args, Clone, Copy)]
+struct Common {
+    /// The device memory of a rank's communicator: bytes, or a number followed by K, M or G [default: the library's].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    scratch: Option<u64>,
+    /// The number of calls in a graph.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    calls: u32,
+    /// The type of the numbers.
+    #[arg(long, value_enum, default_value_t)]
+    dtype: Numbers,
+    /// The seconds after which a call that has not ended is an error.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
 }
 
-impl AskedProtocol {
-    fn protocol(self) -> Protocol {
-        match self {
-            Self::Ll16 => Protocol::Ll16,
-            Self::Ll128 => Protocol::Ll128,
-            Self::Simple => Protocol::Simple,
-            Self::Direct => Protocol::Direct,
-            Self::Bulk => Protocol::Bulk,
-            Self::CopyEngine => Protocol::CopyEngine,
-        }
+impl Common {
+    fn builder(&self, builder: CollectivesBuilder) -> CollectivesBuilder {
+        self.scratch.into_iter().fold(builder, CollectivesBuilder::scratch)
     }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit.into())
+    }
+}
+
+const PROTOCOLS: [Protocol; 6] = [
+    Protocol::Ll16,
+    Protocol::Ll128,
+    Protocol::Simple,
+    Protocol::Direct,
+    Protocol::Bulk,
+    Protocol::CopyEngine,
+];
+
+/// Parses a protocol by the name that rows have for it.
+fn parse_protocol(text: &str) -> Result<Protocol, String> {
+    let found = PROTOCOLS.into_iter().find(|protocol| protocol.to_string() == text);
+    found.ok_or_else(|| format!("there are {}", PROTOCOLS.map(|protocol| protocol.to_string()).join(", ")))
 }
 
 impl Options {
@@ -138,26 +141,10 @@ impl Options {
     }
 }
 
-pub(crate) fn all_reduce(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
-    run(What::AllReduce, options, joining, table)
-}
-
-pub(crate) fn all_gather(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
-    run(What::AllGather, options, joining, table)
-}
-
-pub(crate) fn reduce_scatter(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
-    run(What::ReduceScatter, options, joining, table)
-}
-
-pub(crate) fn all_to_all(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
-    run(What::AllToAll, options, joining, table)
-}
-
 /// The selections of the user; the library chooses the rest.
 #[derive(Debug, Clone, Copy, Default)]
 struct Asked {
-    protocol: Option<AskedProtocol>,
+    protocol: Option<Protocol>,
     blocks: Option<u32>,
     threads: Option<u32>,
 }
@@ -175,28 +162,28 @@ impl Selector for Chooser {
             self.predicted.store(true, Ordering::Relaxed);
         }
         let (tuned, asked) = (Tuned.choose(query), self.asked);
-        let protocol = asked.protocol.map_or(tuned.protocol, AskedProtocol::protocol);
+        let protocol = asked.protocol.unwrap_or(tuned.protocol);
         let blocks = asked.blocks.unwrap_or(tuned.blocks);
         let threads = asked.threads.unwrap_or_else(|| tuned.threads_in(blocks));
         Selection { protocol, blocks, threads, ..tuned }
     }
 }
 
-fn run(what: What, options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
+pub(crate) fn run(what: What, options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
     let library = options.compare.open(on_sim)?;
     let default = match on_sim {
         true => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         false => Sizes { begin: 1 << 10, end: 1 << 30, factor: 4 },
     };
-    let Messages { sizes, measuring } = &options.messages;
+    let (Messages { sizes, measuring }, numbers) = (&options.messages, options.common.dtype);
     let ranks = u64::from(options.ranks);
-    let sizes = sizes.or(default, options.dtype.size())?.in_units_of(options.dtype.size() * ranks);
+    let sizes = sizes.or(default, numbers.size())?.in_units_of(numbers.size() * ranks);
     table.progress.watch(options.watch.map(|limit| Duration::from_secs(limit.into())));
     table.progress.part("meeting the other ranks");
     let pair = measuring.join_of(options.ranks.into(), joining)?;
 
-    let limit = Duration::from_secs(options.limit.into());
+    let limit = options.common.limit();
     let largest =
         options.place.iter().map(|place| Task::room(what, *place, sizes.end, ranks)).max().unwrap_or(0);
     // The memory is dropped after NCCL's communicator, which remembers it.
@@ -222,7 +209,7 @@ fn run(what: What, options: &Options, joining: &Joining, table: &mut Table) -> R
             None => builder,
         };
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
-        let builder = options.scratch.into_iter().fold(builder, CollectivesBuilder::scratch);
+        let builder = options.common.builder(builder);
         table.progress.part("setting up the library's collectives");
         let collectives = builder.selector(chooser).connect()?;
         if n == 0 {
@@ -248,12 +235,12 @@ fn run(what: What, options: &Options, joining: &Joining, table: &mut Table) -> R
     }
     let timed = match options.eager {
         true => "calls one after the other".to_owned(),
-        false => format!("graphs of {} calls", options.calls),
+        false => format!("graphs of {} calls", options.common.calls),
     };
     let mut notes = vec![
         format!(
             "sums and moves of random {}; sizes, algorithm and bus bandwidth as in nccl-tests",
-            crate::call::name_of(&options.dtype)
+            crate::call::name_of(&numbers)
         ),
         format!("{timed}, timed by the device's events; the result compared for each time"),
     ];
@@ -301,7 +288,8 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn row(&self, progress: &mut Progress, place: ResultPlace, bytes: u64) -> Result<Row> {
         let Self { what, options, pair, memory, .. } = *self;
-        let (measuring, numbers) = (&options.messages.measuring, options.dtype);
+        let (measuring, Common { dtype: numbers, calls: of_a_graph, .. }) =
+            (&options.messages.measuring, options.common);
         let ranks = pair.ranks.count() as u64;
         progress.part(&format!("{} of {bytes} B", what.name()));
         let task = Task::random(what, numbers, place, bytes, &pair.ranks)?;
@@ -317,10 +305,9 @@ impl Bench<'_> {
         let calls = if nodes > 1 && measuring.asked_rounds().is_none() {
             progress.step("the first calls of the library, of that size");
             let us = us_of_a_call(self.collectives, &task, memory, &stopwatch)?;
-            Calls { are_eager: options.eager, ..Calls::that_take(us, most, options.calls) }
+            Calls { are_eager: options.eager, ..Calls::that_take(us, most, of_a_graph) }
         } else {
-            let replays = most.div_ceil(options.calls);
-            Calls { of_a_graph: options.calls, replays, are_eager: options.eager }
+            Calls { of_a_graph, replays: most.div_ceil(of_a_graph), are_eager: options.eager }
         };
         let selection = self.collectives.selection(&task.request(memory.ptr()))?;
         let mut sides = vec![ours(self.collectives, &task, memory, calls, stopwatch.stream())?];

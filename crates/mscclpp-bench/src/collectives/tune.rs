@@ -9,23 +9,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Collectives, CollectivesBuilder, Protocol, Query, Selection, Selector, Tuned};
+use mscclpp_collectives::{Collectives, Protocol, Query, Selection, Selector, Tuned};
 
 use self::{
     candidates::Candidates,
     table::{Best, best, rust},
 };
-use super::{AskedProtocol, Calls, Numbers, ResultPlace, Side, Task, What, ours, turns, variant};
+use super::{Calls, Common, ResultPlace, Side, Task, What, ours, parse_protocol, turns, variant};
 use crate::{
     Result,
     measuring::Messages,
+    memory::parse_threads,
     pair::Pair,
     progress::Progress,
     ranks::Joining,
     report::{Row, SizeOf, Times},
-    sizes::{Sizes, parse_bytes},
+    sizes::Sizes,
     stopwatch::Stopwatch,
     table::Table,
 };
@@ -42,52 +43,26 @@ pub(crate) struct Options {
         long,
         value_enum,
         value_delimiter = ',',
-        default_values_t = [Tried::AllReduce, Tried::ReduceScatter, Tried::AllGather]
+        default_values_t = [What::AllReduce, What::ReduceScatter, What::AllGather]
     )]
-    kinds: Vec<Tried>,
+    kinds: Vec<What>,
     /// The protocols that are tried [default: all that fit a size].
-    #[arg(long, value_enum, value_delimiter = ',')]
-    protocols: Vec<AskedProtocol>,
+    #[arg(long, value_delimiter = ',', value_parser = parse_protocol)]
+    protocols: Vec<Protocol>,
     /// The numbers of blocks that are tried [default: up to 256, 4 on simulated devices].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: Vec<u32>,
     /// The numbers of threads of a block that are tried, multiples of 32 [default: up to 1024, 64 on simulated devices].
-    #[arg(long, value_delimiter = ',', value_parser = threads)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_threads)]
     threads: Vec<u32>,
     /// The number of ranks. Sizes are rounded down to multiples that the ranks can share evenly.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=32))]
     ranks: u8,
-    /// The device memory of a rank's communicator: bytes, or a number followed by K, M or G [default: the library's].
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    scratch: Option<u64>,
-    /// The number of calls in a graph.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    calls: u32,
-    /// The type of the numbers.
-    #[arg(long, value_enum, default_value_t)]
-    dtype: Numbers,
-    /// The seconds after which a call that has not ended is an error.
-    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
-    limit: u16,
+    #[command(flatten)]
+    common: Common,
     /// Report everything that was measured, instead of only the best of each size.
     #[arg(long)]
     all: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Tried {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllToAll,
-}
-
-/// Parses a number of threads that a block can have.
-fn threads(text: &str) -> Result<u32, String> {
-    let threads = text.parse().ok().filter(|threads: &u32| threads.is_multiple_of(32));
-    threads
-        .filter(|threads| (32..=1024).contains(threads))
-        .ok_or_else(|| "give multiples of 32 up to 1024".to_owned())
 }
 
 /// The bytes that the calls of a time move by default, and the most calls in a time.
@@ -103,17 +78,17 @@ pub(crate) fn tune(options: &Options, joining: &Joining, table: &mut Table) -> R
         (false, true) => Sizes { begin: 1 << 10, end: 64 << 20, factor: 4 },
         (false, false) => Sizes { begin: 1 << 10, end: 1 << 30, factor: 2 },
     };
-    let Messages { sizes, measuring } = &options.messages;
+    let (Messages { sizes, measuring }, numbers) = (&options.messages, options.common.dtype);
     let ranks = u64::from(options.ranks);
-    let sizes = sizes.or(default, options.dtype.size())?.in_units_of(options.dtype.size() * ranks);
+    let sizes = sizes.or(default, numbers.size())?.in_units_of(numbers.size() * ranks);
     let pair = measuring.join_of(ranks as usize, joining)?;
     let candidates = options.candidates(on_sim);
 
     let trial = Trial::default();
     let most = candidates.blocks.iter().max().copied().unwrap_or(1);
     let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most).selector(trial.clone());
-    let collectives = options.scratch.into_iter().fold(builder, CollectivesBuilder::scratch).connect()?;
-    let whats: Vec<_> = options.kinds.iter().map(|kind| kind.what()).collect();
+    let collectives = options.common.builder(builder).connect()?;
+    let whats = &options.kinds;
     let room = |what: &What| Task::room(*what, ResultPlace::Out, sizes.end, ranks);
     let memory = pair.gpu.allocate(whats.iter().map(room).max().unwrap_or(0))?;
     let tuner = Tuner { options, pair: &pair, collectives: &collectives, trial: &trial, memory: &memory };
@@ -177,9 +152,8 @@ impl Options {
         };
         let or =
             |given: &[u32], default: &[u32]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
-        let asked: Vec<_> = self.protocols.iter().map(|protocol| protocol.protocol()).collect();
         Candidates {
-            protocols: if asked.is_empty() { protocols } else { asked },
+            protocols: if self.protocols.is_empty() { protocols } else { self.protocols.clone() },
             blocks: or(&self.blocks, blocks),
             threads: or(&self.threads, threads),
         }
@@ -187,17 +161,6 @@ impl Options {
 }
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple];
-
-impl Tried {
-    fn what(self) -> What {
-        match self {
-            Self::AllReduce => What::AllReduce,
-            Self::ReduceScatter => What::ReduceScatter,
-            Self::AllGather => What::AllGather,
-            Self::AllToAll => What::AllToAll,
-        }
-    }
-}
 
 /// A selector that chooses the current candidate. All ranks try the same candidates in the same order.
 #[derive(Debug, Clone, Default)]
@@ -234,15 +197,14 @@ impl Tuner<'_> {
         progress: &mut Progress,
     ) -> Result<(Vec<Selection>, Vec<Row>)> {
         let Self { options, pair, memory, .. } = *self;
-        let (measuring, numbers) = (&options.messages.measuring, options.dtype);
+        let (measuring, Common { dtype: numbers, calls, .. }) = (&options.messages.measuring, options.common);
         let task = Task::random(what, numbers, ResultPlace::Out, bytes, &pair.ranks)?;
         task.load(memory)?;
         let most = if pair.gpu.platform() == Platform::Sim { 1 } else { MOST_ROUNDS };
         let rounds = measuring.rounds_or((BYTES_OF_A_TIME / bytes).clamp(1, most) as u32);
-        let replays = rounds.div_ceil(options.calls);
-        let calls = Calls { of_a_graph: options.calls, replays, are_eager: false };
-        let limit = Duration::from_secs(options.limit.into());
-        let stopwatch = Stopwatch::of_others(pair, limit, |reason| self.collectives.abort(reason))?;
+        let calls = Calls { of_a_graph: calls, replays: rounds.div_ceil(calls), are_eager: false };
+        let stopwatch =
+            Stopwatch::of_others(pair, options.common.limit(), |reason| self.collectives.abort(reason))?;
 
         let (mut tried, mut sides) = (Vec::new(), Vec::new());
         for candidate in candidates {

@@ -1,12 +1,13 @@
 //! The collectives that are measured, with sizes as nccl-tests count them.
 
+use clap::ValueEnum;
 use mscclpp_collectives::{Kind, ReduceOp};
 
 use super::Numbers;
 use crate::report::Bandwidth;
 
 /// The collectives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum What {
     AllReduce,
     AllGather,

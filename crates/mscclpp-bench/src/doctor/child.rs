@@ -18,6 +18,7 @@ use super::{
     Examination,
     finding::{Finding, Section},
 };
+use crate::{call::name_of, watchdog::ended};
 
 /// The longest time for one step: the first call of a driver may start many devices.
 const STEP: Duration = Duration::from_secs(20);
@@ -72,7 +73,7 @@ pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
     let (_, section) = examination.parts();
     let command = env::current_exe().map(|program| {
         let mut command = Command::new(program);
-        command.args(["doctor", "--examine", &examination.name()]);
+        command.args(["doctor", "--examine", &name_of(examination)]);
         command
     });
     match command.and_then(|mut command| start(&mut command)) {
@@ -108,7 +109,10 @@ fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> 
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = ended(&mut child, GRACE);
-                let status = status.map_or("it closed its output".to_owned(), |status| status.to_string());
+                let status = status
+                    .ok()
+                    .flatten()
+                    .map_or("it closed its output".to_owned(), |status| status.to_string());
                 break Some(format!("the examination ended ({status}) while {trying}"));
             }
         }
@@ -119,10 +123,10 @@ fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> 
                       what is done. What would have come after it is not known";
         findings.push(section.problem("examination", reason, remedy));
     }
-    if ended(&mut child, grace).is_none() {
+    if !matches!(ended(&mut child, grace), Ok(Some(_))) {
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         // A process that is stuck in the kernel does not end; it is left behind.
-        ended(&mut child, GRACE);
+        let _ = ended(&mut child, GRACE);
     }
     findings
 }
@@ -143,18 +147,6 @@ fn lines_of(child: &mut Child) -> Receiver<Line> {
         });
     }
     receiver
-}
-
-/// The exit status of the process, if it ends within `limit`.
-fn ended(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
-    let deadline = Instant::now() + limit;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
-            _ => return None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `doctor`: tests what this machine can do, and gives a reason and a remedy for everything that does not work.
 //!
 //! It changes nothing and leaves nothing behind. Everything that calls a driver runs in a process of its own with a
-//! limited time ([`child`]). It shares no code with the benchmarks: [`run`] is called by `main`, and calls none of them.
+//! limited time ([`child`]). It calls none of the benchmarks.
 
 mod child;
 mod compilers;
@@ -57,11 +57,6 @@ enum Examination {
 }
 
 impl Examination {
-    /// The examination's name on the command line.
-    fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-
     /// The function of the examination, and the section for a finding that the examination itself failed.
     fn parts(self) -> (fn(&child::Teller), Section) {
         match self {
@@ -97,11 +92,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error + Send + 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::name_of;
 
     #[test]
     fn the_process_of_an_examination_is_told_its_name() {
         for examination in Examination::value_variants() {
-            assert_eq!(Examination::from_str(&examination.name(), false), Ok(*examination));
+            assert_eq!(Examination::from_str(&name_of(examination), false), Ok(*examination));
         }
     }
 }

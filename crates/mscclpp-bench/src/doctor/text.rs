@@ -8,6 +8,7 @@ use super::{
     finding::{Cell, Finding, Outcome},
     report::Report,
 };
+use crate::table::wrapped;
 
 const COLUMNS: usize = 100;
 /// The width of the widest item with which others are aligned.
@@ -115,23 +116,6 @@ fn write_line(f: &mut fmt::Formatter<'_>, item: &str, outcome: &Outcome, width: 
         }
     }
     Ok(())
-}
-
-/// Breaks `text` into lines of at most `width` columns, except for longer words.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let Some(line) = lines.last_mut() else { break };
-        if line.is_empty() {
-            *line = word.to_owned();
-        } else if line.chars().count() + 1 + word.chars().count() <= width {
-            *line += " ";
-            *line += word;
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

@@ -1,21 +1,20 @@
 //! A build of this program, which is run for one workload.
 
 use std::{
-    io::{self, Read},
+    io::Read,
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use crate::{Result, report::Report};
+use crate::{Result, report::Report, watchdog::ended};
 
 /// The longest time for a workload: it takes seconds, or minutes on busy simulated devices; one that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(240);
 /// The longest time until the last output of an ended process arrives.
 const GRACE: Duration = Duration::from_secs(5);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 pub(super) struct Program {
     path: PathBuf,
@@ -65,18 +64,4 @@ fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
         }
     });
     receiver
-}
-
-/// The exit status of the process, if it ends within `limit`.
-fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() > deadline {
-            return Ok(None);
-        }
-        thread::sleep(BETWEEN_LOOKS);
-    }
 }

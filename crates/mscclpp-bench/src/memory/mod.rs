@@ -103,7 +103,7 @@ enum Move {
     PutPackets(Packets),
 }
 
-fn parse_threads(text: &str) -> std::result::Result<u32, String> {
+pub(crate) fn parse_threads(text: &str) -> std::result::Result<u32, String> {
     match text.parse() {
         Ok(n @ 1..=1024) if n % 32 == 0 => Ok(n),
         _ => Err("threads are whole warps: a multiple of 32, at most 1024".to_owned()),

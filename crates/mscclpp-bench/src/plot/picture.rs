@@ -8,7 +8,11 @@ use plotters::{
 };
 
 use super::{figure::Figure, schemes};
-use crate::{Result, report::SizeOf, table::readable_bytes};
+use crate::{
+    Result,
+    report::SizeOf,
+    table::{readable_bytes, wrapped},
+};
 
 const PANE: u32 = 330;
 const LINE: u32 = 18;
@@ -28,8 +32,9 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(super) fn draw(figure: &Figure, width: u32) -> Result<String> {
     let bandwidths = points(figure).any(|point| point.bandwidth.is_some());
     let panes = if bandwidths { 2 } else { 1 };
+    let letters = ((width - LEFT / 2) / LETTER) as usize;
     let captions: Vec<_> =
-        figure.captions.iter().flat_map(|caption| broken(&printable(caption), width)).collect();
+        figure.captions.iter().flat_map(|caption| wrapped(&printable(caption), letters)).collect();
     let lines = (figure.series.len() + captions.len()) as u32;
     let mut picture = String::new();
     {
@@ -149,22 +154,6 @@ fn most_size_ticks(width: u32) -> usize {
     ((width.saturating_sub(LEFT) / TICK) as usize).clamp(3, MOST_TICKS)
 }
 
-/// Breaks a text between words into lines that fit. A word that is too long stays whole.
-fn broken(text: &str, width: u32) -> Vec<String> {
-    let most = ((width - LEFT / 2) / LETTER) as usize;
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 /// The powers of 2 around all sizes, and those of them that have a tick.
 fn sizes(figure: &Figure, most_ticks: usize) -> (Range<f64>, Vec<f64>) {
     let sizes = || points(figure).map(|point| point.size.max(1));
@@ -278,8 +267,6 @@ mod tests {
         assert!(count(&narrow, "iB") < count(&wide, "iB"), "{narrow}");
         assert_eq!(count(&wide, "a.json: cpu, no devices, CudaIpc"), 1, "{wide}");
         assert!(narrow.starts_with("<svg width=\"360\""), "{narrow}");
-        assert_eq!(broken("one two three", 360), ["one two three"]);
-        assert_eq!(broken(&"word ".repeat(17), 360).len(), 3);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The environment variables of this crate, read in one place.
 
 use std::ffi::OsString;
-use std::fmt;
 
 use mscclpp_net::env::{self, BadVariable};
 
@@ -54,13 +53,7 @@ pub(crate) fn of_process(name: &'static str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-impl fmt::Debug for Env {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Env")
-            .field("interface", &self.interface)
-            .field("family", &self.family)
-            .field("secret", &self.secret.as_ref().map(|_| "(hidden)"))
-            .field("host_id", &self.host_id)
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(Env, |this|
+    interface: this.interface, family: this.family, secret: this.secret.as_ref().map(|_| "(hidden)"),
+    host_id: this.host_id
+);

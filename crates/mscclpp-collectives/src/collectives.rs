@@ -1,7 +1,6 @@
 //! The collectives of one rank: calls in, launches out.
 
 use std::{
-    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -339,15 +338,9 @@ impl Abort for Collectives {
     }
 }
 
-impl fmt::Debug for Collectives {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Collectives")
-            .field("rank", &self.rank())
-            .field("ranks", &self.rank.group.ranks())
-            .field("gpu", &self.rank.gpu.to_string())
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Collectives, |this|
+    rank: this.rank(), ranks: this.rank.group.ranks(), gpu: this.rank.gpu.to_string(), ..
+);
 
 /// Any thread may make calls.
 const _: fn() = || {

@@ -1,7 +1,6 @@
 //! A set-up that is under way.
 
 use std::{
-    fmt,
     panic::resume_unwind,
     thread::{Builder, JoinHandle},
 };
@@ -52,11 +51,7 @@ impl Pending {
     }
 }
 
-impl fmt::Debug for Pending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").field("is_done", &self.poll()).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Pending, |this| is_done: this.poll(), ..);
 
 impl CollectivesBuilder {
     /// Begins to set them up and returns at once, so that one thread can set up several ranks, each of a device of its own. A

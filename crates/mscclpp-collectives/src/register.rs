@@ -1,7 +1,6 @@
 //! Memory that ranks register together, so that peers write into it.
 
 use std::{
-    fmt,
     ops::Range,
     sync::{
         Arc,
@@ -268,14 +267,7 @@ impl Drop for Registered {
     }
 }
 
-impl fmt::Debug for Registered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registered")
-            .field("address", &self.memory.at)
-            .field("bytes", &self.memory.len)
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(Registered, |this| address: this.memory.at, bytes: this.memory.len);
 
 #[cfg(all(test, feature = "cuda-ipc"))]
 mod tests {

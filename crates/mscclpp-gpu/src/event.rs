@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -60,11 +59,7 @@ impl Gpu {
     }
 }
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Event").finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Event, ..);
 
 /// Calls `done` until it returns true or `timeout` has passed: first at once, then yielding in between, then sleeping up
 /// to 50 microseconds.

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use crate::{Result, Stream, backend::GraphBackend, fork::OfProcess};
 
@@ -53,8 +53,4 @@ impl Stream {
     }
 }
 
-impl fmt::Debug for Graph {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Graph").finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Graph, ..);

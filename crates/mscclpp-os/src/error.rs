@@ -101,22 +101,28 @@ macro_rules! debug_as_report {
 ///
 /// ```
 /// struct Buffer(Vec<u8>);
+/// struct Secret(Vec<u8>);
 /// mscclpp_os::debug_fields!(Buffer, |this| len: this.0.len(), ..);
+/// mscclpp_os::debug_fields!(Secret, ..);
 /// assert_eq!(format!("{:?}", Buffer(vec![0; 7])), "Buffer { len: 7, .. }");
+/// assert_eq!(format!("{:?}", Secret(vec![0; 7])), "Secret { .. }");
 /// ```
 #[macro_export]
 macro_rules! debug_fields {
+    ($what:ty, ..) => {
+        $crate::debug_fields!(@ $what, _this, finish_non_exhaustive,);
+    };
     ($what:ty, |$this:ident| $($field:ident: $value:expr,)+ ..) => {
         $crate::debug_fields!(@ $what, $this, finish_non_exhaustive, $($field: $value),+);
     };
     ($what:ty, |$this:ident| $($field:ident: $value:expr),+) => {
         $crate::debug_fields!(@ $what, $this, finish, $($field: $value),+);
     };
-    (@ $what:ty, $this:ident, $finish:ident, $($field:ident: $value:expr),+) => {
+    (@ $what:ty, $this:ident, $finish:ident, $($field:ident: $value:expr),*) => {
         impl ::std::fmt::Debug for $what {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 let $this = self;
-                f.debug_struct(stringify!($what))$(.field(stringify!($field), &$value))+.$finish()
+                f.debug_struct(stringify!($what))$(.field(stringify!($field), &$value))*.$finish()
             }
         }
     };

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_core::{
@@ -427,12 +427,6 @@ impl Communicator {
     }
 }
 
-impl fmt::Debug for Communicator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Communicator")
-            .field("rank", &self.bootstrap().rank())
-            .field("n_ranks", &self.bootstrap().n_ranks())
-            .field("context", &self.context)
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(Communicator, |this|
+    rank: this.bootstrap().rank(), n_ranks: this.bootstrap().n_ranks(), context: this.context
+);

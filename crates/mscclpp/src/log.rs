@@ -111,11 +111,7 @@ pub struct Redirect {
     output: reload::Handle<Output, Filtered>,
 }
 
-impl fmt::Debug for Redirect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redirect").finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Redirect, ..);
 
 impl Redirect {
     /// Gives the lines of this library at level `least` and above (none without a level) to `to` from now on, and to no

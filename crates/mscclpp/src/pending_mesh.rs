@@ -1,6 +1,6 @@
 //! A mesh that is being made, so that one thread can bring up several ranks.
 
-use std::{fmt, time::Instant};
+use std::time::Instant;
 
 use mscclpp_core::{Connection, RegisteredMemory, Semaphore};
 use mscclpp_os::waiting::{Backoff, LongWait};
@@ -167,9 +167,6 @@ impl Link {
     }
 }
 
-impl fmt::Debug for PendingMesh {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let peers: Vec<usize> = self.links.iter().map(|link| link.peer).collect();
-        f.debug_struct("PendingMesh").field("tag", &self.tag).field("peers", &peers).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(PendingMesh, |this|
+    tag: this.tag, peers: this.links.iter().map(|link| link.peer).collect::<Vec<usize>>(), ..
+);

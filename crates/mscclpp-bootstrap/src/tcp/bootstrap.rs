@@ -1,6 +1,5 @@
 //! A rank whose job has formed.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
@@ -186,12 +185,6 @@ impl Drop for TcpBootstrap {
     }
 }
 
-impl fmt::Debug for TcpBootstrap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpBootstrap")
-            .field("rank", &self.member.rank)
-            .field("n_ranks", &self.member.n_ranks)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(TcpBootstrap, |this|
+    rank: this.member.rank, n_ranks: this.member.n_ranks, timeout: this.timeout, ..
+);

@@ -1,6 +1,5 @@
 //! A job that is forming, for a thread that brings up several ranks.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -116,11 +115,7 @@ impl Drop for Forming {
     }
 }
 
-impl fmt::Debug for Forming {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Forming").field("bootstrap", &self.bootstrap).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Forming, |this| bootstrap: this.bootstrap, ..);
 
 /// Starts the thread of a reactor, which calls `at_end` when it ends.
 pub(super) fn start_thread(

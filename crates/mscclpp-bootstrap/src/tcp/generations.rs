@@ -1,6 +1,5 @@
 //! A job that forms again after ranks of it are gone.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -121,12 +120,6 @@ impl Job {
     }
 }
 
-impl fmt::Debug for Job {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job")
-            .field("rank", &self.builder.rank())
-            .field("address", &self.address)
-            .field("generation", &self.generation())
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Job, |this|
+    rank: this.builder.rank(), address: this.address, generation: this.generation(), ..
+);

@@ -6,8 +6,6 @@
 //!   other, and calls outside of it neither wait for it nor it for them.
 //! - O3. Whether the calls are complete is asked of the event, and never of a stream, which may be gone or another thread's.
 
-use std::fmt;
-
 use mscclpp_gpu::{Event, Stream};
 use parking_lot::Mutex;
 
@@ -82,11 +80,7 @@ impl CallOrder {
     }
 }
 
-impl fmt::Debug for CallOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallOrder").finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(CallOrder, ..);
 
 /// The state of the last call of a [`CallOrder`].
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! The room that the calls of an engine have on a device, and how many engines this process has there.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
 use mscclpp_gpu::{Gpu, Kernel, Platform};
 use parking_lot::Mutex;
@@ -73,16 +73,9 @@ impl Drop for DeviceRoom {
     }
 }
 
-impl fmt::Debug for DeviceRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { gpu, calls_at_once, engines } = self;
-        f.debug_struct("DeviceRoom")
-            .field("gpu", &gpu.to_string())
-            .field("calls_at_once", calls_at_once)
-            .field("engines", engines)
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(DeviceRoom, |this|
+    gpu: this.gpu.to_string(), calls_at_once: this.calls_at_once, engines: this.engines
+);
 
 #[cfg(test)]
 mod tests {

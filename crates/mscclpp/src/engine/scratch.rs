@@ -1,6 +1,6 @@
 //! Memory that the kernels of all ranks of a group write to.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use mscclpp_core::{Device, EndpointConfig, MemoryChannel, Transport};
 use mscclpp_gpu::{Abort, DeviceBuffer, DevicePtr, Gpu, KernelArgument, KernelWait, Owner};
@@ -116,11 +116,4 @@ impl Abort for Scratch {
     }
 }
 
-impl fmt::Debug for Scratch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scratch")
-            .field("ranks", &self.group.ranks())
-            .field("bytes", &self.memory.len())
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Scratch, |this| ranks: this.group.ranks(), bytes: this.memory.len(), ..);

@@ -65,9 +65,6 @@ impl Collectives {
 /// [`Error::Below`].
 impl CudarcCalls<'_> {
     /// See [`Collectives::all_reduce`].
-    ///
-    /// # Errors
-    /// As there. So for all below.
     pub fn all_reduce<T: Element>(
         &self,
         send: &impl DevicePtr<T>,
@@ -79,9 +76,6 @@ impl CudarcCalls<'_> {
     }
 
     /// See [`Collectives::all_reduce`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn all_reduce_in_place<T: Element>(
         &self,
         numbers: &mut impl DevicePtrMut<T>,
@@ -91,9 +85,6 @@ impl CudarcCalls<'_> {
     }
 
     /// See [`Collectives::all_gather`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn all_gather<T: Element>(
         &self,
         send: &impl DevicePtr<T>,
@@ -104,9 +95,6 @@ impl CudarcCalls<'_> {
     }
 
     /// See [`Collectives::reduce_scatter`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn reduce_scatter<T: Element>(
         &self,
         send: &impl DevicePtr<T>,
@@ -119,9 +107,6 @@ impl CudarcCalls<'_> {
     }
 
     /// See [`Collectives::all_to_all`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn all_to_all<T: Element>(
         &self,
         send: &impl DevicePtr<T>,
@@ -132,42 +117,27 @@ impl CudarcCalls<'_> {
     }
 
     /// See [`Collectives::broadcast`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn broadcast<T: Element>(&self, numbers: &mut impl DevicePtrMut<T>, root: usize) -> Result<()> {
         self.in_place(Kind::Broadcast { root }, numbers.len(), numbers)
     }
 
     /// See [`Collectives::send`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn send<T: Element>(&self, numbers: &impl DevicePtr<T>, peer: usize) -> Result<()> {
         let (address, _until) = numbers.device_ptr(self.stream);
         self.call::<T>(Kind::Send { peer }, numbers.len(), address, address)
     }
 
     /// See [`Collectives::recv`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn recv<T: Element>(&self, numbers: &mut impl DevicePtrMut<T>, peer: usize) -> Result<()> {
         self.in_place(Kind::Recv { peer }, numbers.len(), numbers)
     }
 
     /// See [`Collectives::barrier`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn barrier(&self) -> Result<()> {
         self.collectives.barrier(&self.here)
     }
 
     /// See [`Collectives::synchronize`]: unlike that of the stream, it says if calls failed.
-    ///
-    /// # Errors
-    /// As there.
     pub fn synchronize(&self) -> Result<()> {
         self.collectives.synchronize(&self.here)
     }

@@ -9,7 +9,7 @@ use crate::{Collectives, DeviceSlice, Element, Error, Kind, ReduceOp, Request, R
 pub enum Transfer<'a, T> {
     /// These numbers go to rank `peer`.
     Send {
-        /// What.
+        /// The numbers.
         numbers: &'a DeviceSlice<T>,
         /// The rank that gets them.
         peer: usize,
@@ -32,9 +32,6 @@ pub enum Transfer<'a, T> {
 /// until it makes its call, or leaves. Others as for [`Collectives::enqueue`].
 impl Collectives {
     /// `recv` gets the numbers of all ranks, reduced. Both slices are as long; they may be the same.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`], [`Error::Failed`], [`Error::Below`]: see [`Collectives::enqueue`]. So for all below.
     pub fn all_reduce<T: Element>(
         &self,
         send: &DeviceSlice<T>,
@@ -48,9 +45,6 @@ impl Collectives {
 
     /// `recv` gets the numbers of all ranks behind each other. It is as long as all of `send` together; `send` may be
     /// this rank's part of it.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn all_gather<T: Element>(
         &self,
         send: &DeviceSlice<T>,
@@ -62,9 +56,6 @@ impl Collectives {
     }
 
     /// The same as [`Collectives::all_gather`], where rank r gives `counts[r]` numbers.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn all_gather_v<T: Element>(
         &self,
         send: &DeviceSlice<T>,
@@ -84,9 +75,6 @@ impl Collectives {
 
     /// `recv` gets this rank's part of the numbers of all ranks, reduced. `send` is as long as all of `recv`
     /// together; `recv` may be this rank's part of it.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn reduce_scatter<T: Element>(
         &self,
         send: &DeviceSlice<T>,
@@ -100,9 +88,6 @@ impl Collectives {
 
     /// Each rank gets a part of each rank's numbers: part s of `recv` is this rank's part of rank s's `send`. Both
     /// are as long, a multiple of the number of ranks; they may be the same.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn all_to_all<T: Element>(
         &self,
         send: &DeviceSlice<T>,
@@ -122,9 +107,6 @@ impl Collectives {
 
     /// The same as [`Collectives::all_to_all`], with `send_counts[r]` numbers for rank r, and `recv_counts[r]` numbers of rank
     /// r, which lie behind each other. The two slices are not the same.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn all_to_all_v<T: Element>(
         &self,
         send: &DeviceSlice<T>,
@@ -140,9 +122,6 @@ impl Collectives {
     }
 
     /// `numbers` of all ranks become those of rank `root`.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn broadcast<T: Element>(
         &self,
         numbers: &DeviceSlice<T>,
@@ -154,9 +133,6 @@ impl Collectives {
 
     /// Rank `root`, which alone gives `recv`, gets the numbers of all ranks there, reduced. It is as long as `send`,
     /// and may be the same.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn reduce<T: Element>(
         &self,
         send: &DeviceSlice<T>,
@@ -170,9 +146,6 @@ impl Collectives {
     }
 
     /// Rank `root`, which alone gives `recv`, gets the numbers of all ranks there, behind each other.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn gather<T: Element>(
         &self,
         send: &DeviceSlice<T>,
@@ -185,9 +158,6 @@ impl Collectives {
     }
 
     /// Each rank gets its part of the numbers of rank `root`, which alone gives `send`.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn scatter<T: Element>(
         &self,
         send: Option<&DeviceSlice<T>>,
@@ -200,9 +170,6 @@ impl Collectives {
     }
 
     /// Makes later work in `stream` wait for all work that any rank has put into its stream before.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn barrier(&self, stream: &Stream) -> Result<()> {
         self.one::<u8>(Kind::Barrier, None, None, 0, stream)
     }
@@ -210,26 +177,17 @@ impl Collectives {
     /// Sends `numbers` to rank `peer`, which calls [`Collectives::recv`]. Only the two ranks call. A large message is
     /// complete when it has been received; two ranks that both send first wait for each other: see
     /// [`Collectives::exchange`].
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn send<T: Element>(&self, numbers: &DeviceSlice<T>, peer: usize, stream: &Stream) -> Result<()> {
         self.exchange(&[Transfer::Send { numbers, peer }], stream)
     }
 
     /// Gets `numbers` from rank `peer`, which calls [`Collectives::send`]. Messages of two ranks arrive in the order
     /// in which they were sent.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn recv<T: Element>(&self, numbers: &DeviceSlice<T>, peer: usize, stream: &Stream) -> Result<()> {
         self.exchange(&[Transfer::Recv { numbers, peer }], stream)
     }
 
     /// Sends and receives, all at the same time. A rank may send to itself what it receives in the same call.
-    ///
-    /// # Errors
-    /// As [`Collectives::all_reduce`].
     pub fn exchange<T: Element>(&self, transfers: &[Transfer<'_, T>], stream: &Stream) -> Result<()> {
         let (mut requests, mut buffers) = (Vec::new(), Vec::new());
         for transfer in transfers {

@@ -23,9 +23,6 @@ use mscclpp_test_support::until;
 use mscclpp_net::{
     SystemError,
     env::BadVariable,
-    frame::FrameReader,
-    handshake,
-    key::Key,
     links::{
         self, Address, DataConnection, LinkEnd, LinkEvents, Links, Options,
         header::{BadHeader, Outbound},
@@ -215,29 +212,6 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
 }
 
 #[test]
-fn strangers_do_not_disturb() {
-    let (a, b) = (Process::start(), Process::start());
-    let (ab, _ba) = (a.connect(&b), b.connect(&a));
-    let silent: Vec<_> = (0..50).map(|_| TcpStream::connect(b.listens_at()).unwrap()).collect();
-    for len in 0..200usize {
-        let mut stranger = TcpStream::connect(b.listens_at()).unwrap();
-        let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
-        // The stranger may have been turned away already.
-        let _ = stranger.write_all(&bytes);
-    }
-    // This stranger knows the name of an endpoint, but not its key.
-    let links = Links::start(PROTOCOL, Options::default()).unwrap();
-    let stranger = Address { key: Key::from_bytes([7; 32]), ..b.address() };
-    let stranger = Address { addresses: vec![b.listens_at().ip()], ..stranger };
-    let (tell, _) = channel();
-    let refused = links.dial(&stranger, true, [1; 16], Arc::new(Ended(tell))).map(|_| ()).unwrap_err();
-    assert!(refused.to_string().contains("key"), "{refused}");
-    delivers(&ab, &a, &b);
-    delivers(&a.connect(&b), &a, &b);
-    drop(silent);
-}
-
-#[test]
 fn a_peer_of_another_version_is_an_error_that_names_both() {
     let (a, b) = (Process::start(), Process::start());
     let mut bytes = b.endpoint.serialize().unwrap();
@@ -246,21 +220,6 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
     let newer = Endpoint::deserialize(&bytes).unwrap();
     let error = a.context.connect(&a.endpoint, &newer).unwrap_err().to_string();
     assert!(error.contains("version 5") && error.contains("version 4"), "{error}");
-
-    // This peer's address has our version, but its handshake proves that it speaks another.
-    let (listener, elsewhere) = listen_as(&b);
-    let key = b.address().key;
-    let thread = std::thread::spawn(move || {
-        let mut stream = listener.accept().unwrap().0;
-        let (responder, challenge) = handshake::Responder::challenge(PROTOCOL.name, [1; 32]);
-        stream.write_all(&challenge).unwrap();
-        let hello = FrameReader::new(256).read(&stream).unwrap().unwrap();
-        let verified = responder.verify(&key, &handshake::Claim::of(&hello).unwrap()).unwrap();
-        stream.write_all(&verified.reject(&[2, 7, 0, 0, 0])).unwrap();
-    });
-    let error = a.context.connect(&a.endpoint, &elsewhere).unwrap_err().to_string();
-    assert!(error.contains("version 7") && error.contains("version 4"), "{error}");
-    thread.join().unwrap();
 }
 
 /// Opens a listener, and makes the endpoint of a process as if the process listened there.

@@ -89,9 +89,6 @@ fn get_or_make_at(path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result
 }
 
 /// Replaces the entry's content by the result of `make`, and returns it.
-///
-/// # Errors
-/// The same as [`get_or_make`].
 #[cfg(feature = "cuda")]
 pub(crate) fn remake(entry: &Entry, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
     let bytes = make()?;
@@ -106,9 +103,6 @@ pub(crate) fn remake(entry: &Entry, make: impl FnOnce() -> Result<Vec<u8>>) -> R
 pub(crate) const CAPABILITIES_BEFOREHAND: [u32; 2] = [90, 80];
 
 /// Returns the entry's content, if there is one.
-///
-/// # Errors
-/// The same as [`get_or_make`].
 pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
     match folder()? {
         Some(folder) => read(&folder.join(&entry.file)),

@@ -147,9 +147,6 @@ impl Watch {
     }
 
     /// Notes one collective, in the same way.
-    ///
-    /// # Errors
-    /// The same as of [`Self::calls`].
     pub(crate) fn call(&self, signature: Words) -> Result<()> {
         self.note(|history| history.collective(signature))
     }

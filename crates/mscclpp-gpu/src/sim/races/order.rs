@@ -134,9 +134,6 @@ impl Order {
     }
 
     /// The stream fills.
-    ///
-    /// # Errors
-    /// As above.
     pub(in super::super) fn fills(&self, dst: DevicePtr, bytes: u64) -> Result<()> {
         self.does(HostSite::StreamFill, &[(dst, bytes, true)])
     }

@@ -203,43 +203,38 @@ impl ThreadView {
     }
 }
 
+/// The events that the threads in `came` know together, of all memory and of their bulk copies; none without threads.
+fn known_to_all(
+    threads: &[ThreadView],
+    came: impl Fn(usize) -> bool,
+) -> Option<(Arc<Clock>, [Arc<Clock>; 2])> {
+    let mut came = threads.iter().enumerate().filter(|(number, _)| came(*number)).map(|(_, thread)| thread);
+    let first = came.next()?;
+    Some(came.fold((Arc::clone(&first.clock), first.proxies.clone()), |(all, [global, shared]), thread| {
+        let proxies = [joined(&global, &thread.proxies[0]), joined(&shared, &thread.proxies[1])];
+        (joined(&all, &thread.clock), proxies)
+    }))
+}
+
 /// The threads have all come to the block's barrier, and go on.
 pub(super) fn meet_at_block_barrier(threads: &mut [ThreadView], came: impl Fn(usize) -> bool) {
-    let mut all: Option<Arc<Clock>> = None;
-    let mut proxies: Option<[Arc<Clock>; 2]> = None;
-    let (mut block, mut phase) = (0, 0);
-    for (_, thread) in threads.iter().enumerate().filter(|(number, _)| came(*number)) {
-        all = Some(all.map_or_else(|| Arc::clone(&thread.clock), |all| joined(&all, &thread.clock)));
-        proxies = Some(proxies.map_or_else(
-            || thread.proxies.clone(),
-            |[global, shared]| [joined(&global, &thread.proxies[0]), joined(&shared, &thread.proxies[1])],
-        ));
-        (block, phase) = (thread.block, thread.phase.max(phase));
-    }
-    let Some((mut all, proxies)) = all.zip(proxies) else { return };
-    Arc::make_mut(&mut all).learn_block(block, phase + 1);
+    let Some((mut all, proxies)) = known_to_all(threads, &came) else { return };
+    let those = || threads.iter().enumerate().filter(|(number, _)| came(*number));
+    let phase = those().map(|(_, thread)| thread.phase).max().unwrap_or(0) + 1;
+    Arc::make_mut(&mut all).learn_block(threads[0].block, phase);
     for (_, thread) in threads.iter_mut().enumerate().filter(|(number, _)| came(*number)) {
         thread.clock = Arc::clone(&all);
         thread.proxies.clone_from(&proxies);
-        (thread.phase, thread.time) = (phase + 1, 0);
+        (thread.phase, thread.time) = (phase, 0);
     }
 }
 
 /// The threads of a warp in `came` have met.
 pub(super) fn meet_at_warp_barrier(threads: &mut [ThreadView], came: impl Fn(usize) -> bool) {
-    let mut all: Option<Arc<Clock>> = None;
-    let mut proxies: Option<[Arc<Clock>; 2]> = None;
-    let mut own = Vec::new();
-    for (_, thread) in threads.iter().enumerate().filter(|(lane, _)| came(*lane)) {
-        all = Some(all.map_or_else(|| Arc::clone(&thread.clock), |all| joined(&all, &thread.clock)));
-        proxies = Some(proxies.map_or_else(
-            || thread.proxies.clone(),
-            |[global, shared]| [joined(&global, &thread.proxies[0]), joined(&shared, &thread.proxies[1])],
-        ));
-        let record = thread.record(0, How::default());
-        own.push((record.key(), record.clock));
-    }
-    let Some((mut all, proxies)) = all.zip(proxies) else { return };
+    let Some((mut all, proxies)) = known_to_all(threads, &came) else { return };
+    let those = threads.iter().enumerate().filter(|(lane, _)| came(*lane));
+    let own = those.map(|(_, thread)| thread.record(0, How::default()));
+    let own: Vec<_> = own.map(|record| (record.key(), record.clock)).collect();
     Arc::make_mut(&mut all).learn_threads(&own);
     for (_, thread) in threads.iter_mut().enumerate().filter(|(lane, _)| came(*lane)) {
         thread.clock = Arc::clone(&all);

@@ -1,4 +1,5 @@
-//! Device handles: plain structs that kernels get, laid out as in the CUDA headers, which define their methods.
+//! Device handles: plain structs that kernels get, laid out as in the CUDA headers, which define their methods
+//! (`tests/layout` compares the layouts).
 
 use std::ops::Deref;
 
@@ -8,7 +9,7 @@ use mscclpp_gpu::KernelParam;
 ///
 /// The handle holds no reference: the [`DeviceToDeviceSemaphore`](crate::DeviceToDeviceSemaphore) must outlive the
 /// kernels that use it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub struct DeviceToDeviceSemaphoreHandle {
     /// A word of local device memory that counts the peers' signals.
@@ -24,7 +25,7 @@ pub struct DeviceToDeviceSemaphoreHandle {
 }
 
 /// The handle of a channel that only synchronises: `BaseMemoryChannelDeviceHandle` in the headers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub struct BaseMemoryChannelHandle {
     /// The semaphore that the channel signals and waits on.
@@ -41,7 +42,7 @@ impl Deref for BaseMemoryChannelHandle {
 /// The handle by which kernels wait on a semaphore that hosts signal: `Host2DeviceSemaphoreDeviceHandle` in the headers.
 ///
 /// The handle holds no reference: the semaphore must outlive the kernels that use it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub struct HostToDeviceSemaphoreHandle {
     /// Two adjacent words, 16-byte aligned, in memory that this device reaches: the first counts signals from the
@@ -61,7 +62,7 @@ pub struct HostToDeviceSemaphoreHandle {
 ///
 /// Data goes between `dst`, the peer's memory, and `src`, this side's. Packets go into the peer's packet buffer,
 /// which is `dst` for the sender; their receiver takes them out of `packet_buffer`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub struct MemoryChannelHandle {
     /// The semaphore that the channel signals and waits on.
@@ -91,14 +92,6 @@ impl MemoryChannelHandle {
     pub const LINES_ARRIVE_WHOLE: u32 = 1;
 }
 
-// SAFETY: the struct holds pointers and numbers, plain data, laid out as in the headers (`tests/layout` compares).
-unsafe impl KernelParam for DeviceToDeviceSemaphoreHandle {}
-// SAFETY: as above.
-unsafe impl KernelParam for HostToDeviceSemaphoreHandle {}
-// SAFETY: as above.
-unsafe impl KernelParam for BaseMemoryChannelHandle {}
-// SAFETY: as above.
-unsafe impl KernelParam for MemoryChannelHandle {}
 // SAFETY: addresses and numbers. No safe function accesses the memory they point to; a kernel or unsafe code that
 // does is responsible for its accesses, whichever thread the handle came from.
 unsafe impl Send for DeviceToDeviceSemaphoreHandle {}

@@ -1,4 +1,5 @@
-//! The device handles of FIFOs and port channels: plain structs that kernels get, laid out as in the CUDA headers.
+//! The device handles of FIFOs and port channels: plain structs that kernels get, laid out as in the CUDA headers
+//! (`tests/layout` compares the layouts).
 //!
 //! # How an operation travels
 //! A thread does a small put or a signal itself, *directly*, only if nothing of the connection is pending in the FIFO.
@@ -15,7 +16,7 @@ use crate::{FifoPosition, MemoryId, ProxyTrigger, SemaphoreId};
 /// The device handle of a [`Fifo`](crate::Fifo): `FifoDeviceHandle` in the headers.
 ///
 /// The handle holds no reference: the FIFO must outlive the kernels that use it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub struct FifoHandle {
     /// Pinned host memory: `size` slots, 16-byte aligned.
@@ -52,7 +53,7 @@ impl FifoHandle {
 /// The device handle of a [`BasePortChannel`](crate::BasePortChannel): `BasePortChannelDeviceHandle` in the headers.
 ///
 /// The handle holds no reference: the channel must outlive the kernels that use it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub struct BasePortChannelHandle {
     /// The semaphore on which this side waits for the peer's signals.
@@ -86,7 +87,7 @@ pub(crate) enum DirectCount {
 /// The device handle of a [`PortChannel`](crate::PortChannel): `PortChannelDeviceHandle` in the headers.
 ///
 /// The handle holds no reference: the channel must outlive the kernels that use it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub struct PortChannelHandle {
     /// The handle of the channel without its memories.
@@ -118,12 +119,6 @@ impl Deref for PortChannelHandle {
     }
 }
 
-// SAFETY: the struct holds pointers and numbers, plain data, laid out as in the headers (`tests/layout` compares).
-unsafe impl KernelParam for FifoHandle {}
-// SAFETY: as above.
-unsafe impl KernelParam for BasePortChannelHandle {}
-// SAFETY: as above.
-unsafe impl KernelParam for PortChannelHandle {}
 // SAFETY: addresses and numbers. No safe function accesses the memory they point to; a kernel or unsafe code that
 // does is responsible for its accesses, whichever thread the handle came from.
 unsafe impl Send for FifoHandle {}

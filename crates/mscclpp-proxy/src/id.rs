@@ -11,7 +11,7 @@ use mscclpp_gpu::KernelParam;
 /// let id = SemaphoreId::from_raw(3); // usually from ProxyService::add_semaphore
 /// assert_eq!((id.raw(), id.to_string()), (3, "3".to_owned()));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, KernelParam)]
 #[repr(transparent)]
 pub struct SemaphoreId(u32);
 
@@ -23,7 +23,7 @@ pub struct SemaphoreId(u32);
 /// let first = MemoryId::from_raw(4); // usually from ProxyService::add_memory
 /// assert_eq!(first + 2, MemoryId::from_raw(6));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, KernelParam)]
 #[repr(transparent)]
 pub struct MemoryId(u32);
 
@@ -36,7 +36,7 @@ pub struct MemoryId(u32);
 /// assert!(first < first + 1);
 /// assert_eq!((first + 511).raw(), 511);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, KernelParam)]
 #[repr(transparent)]
 pub struct FifoPosition(u64);
 
@@ -94,13 +94,6 @@ impl Add<u64> for FifoPosition {
         Self(self.0 + count)
     }
 }
-
-// SAFETY: one number without padding, of which every value is valid.
-unsafe impl KernelParam for SemaphoreId {}
-// SAFETY: as above.
-unsafe impl KernelParam for MemoryId {}
-// SAFETY: as above.
-unsafe impl KernelParam for FifoPosition {}
 
 #[cfg(test)]
 mod tests {

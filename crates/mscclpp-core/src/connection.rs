@@ -12,10 +12,11 @@ use crate::{
     retired::Retired,
 };
 
-use self::operations::OwnQueue;
-pub(crate) use self::operations::ROOM_TIMEOUT;
+use self::own_queue::OwnQueue;
+pub(crate) use self::own_queue::ROOM_TIMEOUT;
 
 mod operations;
+mod own_queue;
 
 /// A live link from an endpoint of this process to a peer's. Cheap to clone. It is closed when the last clone, and the last
 /// semaphore or channel over it, is dropped.

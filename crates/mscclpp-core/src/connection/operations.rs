@@ -7,22 +7,14 @@ use std::{
 
 use mscclpp_os::waiting::{Backoff, LongWait};
 
-use super::Connection;
+use super::{
+    Connection,
+    own_queue::{OwnQueue, ROOM_TIMEOUT},
+};
 use crate::{
     Error, OutOfBounds, RegisteredMemory, Result,
-    provider::{Memories, Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{Memories, Operation, Registration, RemoteRegion, RouteId},
 };
-
-/// The queue for the operations of a connection itself.
-pub(super) struct OwnQueue {
-    queue: Box<dyn Queue>,
-    /// The last flush's ticket, and whether no operation was submitted after it.
-    ticket: u64,
-    is_flushed: bool,
-}
-
-/// How long an operation waits for room in the queue.
-pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Connection {
     /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the
@@ -151,7 +143,7 @@ impl Connection {
     /// `timeout` at most.
     ///
     /// # Safety
-    /// The same as [`Queue::submit`]; the operation is no [`Operation::Complete`].
+    /// The same as [`Queue::submit`](crate::provider::Queue::submit); the operation is no [`Operation::Complete`].
     pub(crate) unsafe fn start(
         &self,
         timeout: Duration,
@@ -190,7 +182,7 @@ impl Connection {
             let mut queue = self.inner.queue.lock();
             let queue = match &mut *queue {
                 Some(queue) => queue,
-                none => none.insert(OwnQueue { queue: self.link_queue()?, ticket: 0, is_flushed: true }),
+                none => none.insert(OwnQueue::new(self.link_queue()?)),
             };
             body(queue)
         })
@@ -225,24 +217,5 @@ impl Connection {
             });
             backoff.wait();
         }
-    }
-}
-
-impl OwnQueue {
-    /// Returns the ticket of a flush behind everything submitted so far; `None` if there is no room for it now.
-    fn request_flush(&mut self) -> Result<Option<u64>> {
-        // Nothing new is submitted if nothing came after the last flush, so that flushes which time out and are
-        // repeated do not pile up.
-        if !self.is_flushed {
-            // SAFETY: a flush has no memory.
-            let taken = unsafe { self.queue.submit(&[Operation::Flush { ticket: self.ticket + 1 }])? };
-            if taken == 0 {
-                self.queue.progress()?;
-                return Ok(None);
-            }
-            self.ticket += 1;
-            self.is_flushed = true;
-        }
-        Ok(Some(self.ticket))
     }
 }

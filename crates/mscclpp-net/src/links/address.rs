@@ -6,9 +6,12 @@ use crate::{
 };
 
 use super::{
-    Name, Protocol,
+    Protocol,
     error::{Error, Result},
 };
+
+/// The name of an endpoint: random bytes, which are not secret.
+pub type Name = [u8; 16];
 
 /// The most IP addresses that an endpoint names; the best ones are kept.
 pub(super) const MAX_ADDRESSES: usize = 16;

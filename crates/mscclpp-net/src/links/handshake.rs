@@ -18,7 +18,7 @@ use crate::{
     wire_enum, wire_struct,
 };
 
-use super::{Name, Protocol};
+use super::{address::Name, protocol::Protocol};
 
 /// The largest payload of a frame: the most that a stranger can make this side keep.
 const MAX_PAYLOAD: usize = 256;

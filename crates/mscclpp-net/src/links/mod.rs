@@ -86,7 +86,7 @@ use crate::{
     socket::{Liveness, listen, listen_everywhere},
 };
 
-pub use address::Address;
+pub use address::{Address, Name};
 pub use data::{Acceptor, Admission, DataConnection};
 pub use error::Error;
 pub use events::{LinkEnd, LinkEvents};
@@ -98,9 +98,6 @@ use error::Result;
 use handshake::{Purpose, Request};
 use message::Message;
 use outbound::OutboundLink;
-
-/// The name of an endpoint: random bytes, which are not secret.
-pub type Name = [u8; 16];
 
 /// Options of [`Links::start`].
 pub struct Options {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_bootstrap::{Bootstrap, Env, TcpBootstrap, UniqueId};
+use mscclpp_bootstrap::{Bootstrap, Env, Forming, TcpBootstrap, UniqueId};
 use mscclpp_test_support::{Child, child};
 use ranks::{PATIENCE, connect, on_threads};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -42,12 +42,11 @@ fn be_rank_0(role: &[String]) -> ExitCode {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = Some(DESCRIPTORS);
     setrlimit(Resource::Nofile, limit).unwrap();
+    let rank = TcpBootstrap::builder(0, n).env(Env::default()).timeout(Duration::from_secs(patience));
+    let started = rank.start(id);
     // Others come when rank 0 has taken its listener over: before that, they would be the directory's.
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(1));
-        child::say(&id.to_hex());
-    });
-    match connect(0, n, id, Duration::from_secs(patience)).and_then(|job| job.barrier()) {
+    child::say(&id.to_hex());
+    match started.and_then(Forming::wait).and_then(|job| job.barrier()) {
         Ok(()) => child::say("outcome: met"),
         Err(error) => child::say(&format!("outcome: {error}")),
     }

@@ -1,4 +1,4 @@
-//! What the thread does about adapters and ports that fail.
+//! The thread's answers to adapters and ports that fail.
 
 use std::{
     mem,

@@ -16,7 +16,7 @@ fn address<T>(ptr: *const T) -> u64 {
 /// Declares the Python class of a handle.
 macro_rules! handle {
     ($type:ident as $name:literal of $handle:ty { $($(#[$doc:meta])* $field:ident: $result:ty = $value:expr;)* }) => {
-        #[doc = concat!("What kernels get: `raw` has the bytes of `mscclpp::", $name, "`.")]
+        #[doc = concat!("A handle for kernels: `raw` has the bytes of `mscclpp::", $name, "`.")]
         #[pyclass(name = $name, module = "mscclpp._mscclpp", frozen)]
         pub(crate) struct $type(pub(crate) $handle);
 

@@ -17,6 +17,8 @@ use serde_json::Value;
 
 const STUBS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mscclpp/_mscclpp.pyi");
 
+const QUOTES: &str = "\"\"\"";
+
 /// Imports that are added to those of `PyO3`.
 const IMPORTS: &str = "\
 import builtins
@@ -196,5 +198,22 @@ fn completed(stubs: &str) -> String {
         let added = ADDED.iter().find(|(of, _)| *of == class && method == Some("__repr__"));
         completed += added.map_or("", |(_, added)| added);
     }
-    completed
+    with_short_docs(&completed)
+}
+
+/// Writes docstrings of one line as PEP 257 has them: on one line, with their quotes.
+fn with_short_docs(stubs: &str) -> String {
+    let (mut short, mut lines) = (String::new(), stubs.lines());
+    while let Some(line) = lines.next() {
+        if line.trim() != QUOTES {
+            writeln!(short, "{line}").unwrap();
+            continue;
+        }
+        let text: Vec<&str> = lines.by_ref().take_while(|line| line.trim() != QUOTES).collect();
+        match text[..] {
+            [text] => writeln!(short, "{line}{}{QUOTES}", text.trim()).unwrap(),
+            _ => writeln!(short, "{line}\n{}\n{line}", text.join("\n")).unwrap(),
+        }
+    }
+    short
 }

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,10 +52,7 @@ def _of_interface(interface: dict[str, Any], argument: str, one_piece: bool) -> 
     shape, strides = interface["shape"], interface.get("strides")
     if one_piece and strides is not None:
         _check_one_piece(shape, [stride // size for stride in strides], argument)
-    count = 1
-    for n in shape:
-        count *= n
-    return int(interface["data"][0] or 0), count * size
+    return int(interface["data"][0] or 0), math.prod(shape) * size
 
 
 def _check_one_piece(shape: Iterable[int], strides: Iterable[int], argument: str) -> None:
@@ -89,24 +87,23 @@ class _View(ctypes.Structure):
     ]
 
 
-def _of_dlpack(capsule: Any, argument: str, one_piece: bool) -> tuple[int, int]:
+def _view(capsule: Any) -> _View:
     """Reads a capsule without taking over its memory, which stays the array's."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    view = _View.from_address(pointer_of(capsule, b"dltensor"))
-    shape = view.shape[: view.ndim]
-    if one_piece and view.strides:
-        _check_one_piece(shape, view.strides[: view.ndim], argument)
-    count = 1
-    for n in shape:
-        count *= n
-    return (view.data or 0) + view.byte_offset, count * (view.bits * view.lanes // 8)
+    return _View.from_address(pointer_of(capsule, b"dltensor"))
+
+
+def _of_dlpack(capsule: Any, argument: str, one_piece: bool) -> tuple[int, int]:
+    view = _view(capsule)
+    _, bits, shape, strides = of_dlpack(capsule)
+    if one_piece and strides:
+        _check_one_piece(shape, strides, argument)
+    return (view.data or 0) + view.byte_offset, math.prod(shape) * (bits // 8)
 
 
 def of_dlpack(capsule: Any) -> tuple[int, int, tuple[int, ...], tuple[int, ...] | None]:
     """Returns the kind of a capsule's numbers, their bits, the shape, and the strides in numbers if it has any."""
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    view = _View.from_address(pointer_of(capsule, b"dltensor"))
+    view = _view(capsule)
     strides = tuple(view.strides[: view.ndim]) if view.strides else None
     return view.code, view.bits * view.lanes, tuple(view.shape[: view.ndim]), strides

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -65,9 +66,7 @@ def _bytes(shape: tuple[int, ...], dtype: Any, strides: Sequence[int] | None) ->
         if any(stride < 0 for stride in strides):
             raise ValueError(f"argument 'strides': {strides} has negative numbers, which are not supported here")
         return sum((n - 1) * stride for n, stride in zip(shape, strides)) + size
-    for n in shape:
-        size *= n
-    return max(size, 1)
+    return max(size * math.prod(shape), 1)
 
 
 def _shape(shape: int | Iterable[int]) -> tuple[int, ...]:

@@ -1,6 +1,4 @@
-"""
-The classes of the extension module. Each has a second name, with `Cpp` in front.
-"""
+"""The classes of the extension module. Each has a second name, with `Cpp` in front."""
 
 from _typeshed import Incomplete, SupportsGetItem, SupportsLenAndGetItem
 from collections.abc import Sequence
@@ -31,9 +29,7 @@ def connect_nvls_collective(communicator: Any, all_ranks: Any, buffer_size: int)
 
 @final
 class BaseMemoryChannel:
-    """
-    A channel with which kernels synchronise.
-    """
+    """A channel with which kernels synchronise."""
     def __enter__(self, /) -> BaseMemoryChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     @overload
@@ -48,9 +44,7 @@ class BaseMemoryChannel:
         """
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends every wait through this object, on this side and at the peer, and all later ones.
-        """
+        """Ends every wait through this object, on this side and at the peer, and all later ones."""
     def check(self, /) -> None:
         """
         Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
@@ -63,40 +57,28 @@ class BaseMemoryChannel:
         """
     DeviceHandle = BaseMemoryChannelDeviceHandle
     def device_handle(self, /) -> BaseMemoryChannelDeviceHandle:
-        """
-        The handle that kernels use the channel with. It is valid as long as the channel lives.
-        """
+        """The handle that kernels use the channel with. It is valid as long as the channel lives."""
 
 @final
 class BaseMemoryChannelDeviceHandle:
-    """
-    What kernels get: `raw` has the bytes of `mscclpp::BaseMemoryChannelDeviceHandle`.
-    """
+    """A handle for kernels: `raw` has the bytes of `mscclpp::BaseMemoryChannelDeviceHandle`."""
     def __repr__(self, /) -> str: ...
     @property
     def raw(self, /) -> bytes:
-        """
-        The bytes of the handle, as kernels take them.
-        """
+        """The bytes of the handle, as kernels take them."""
     @property
     def semaphore_(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
-        """
-        The handle of its semaphore.
-        """
+        """The handle of its semaphore."""
 
 @final
 class BasePortChannel:
-    """
-    A channel that signals, and copies between any memories of its service.
-    """
+    """A channel that signals, and copies between any memories of its service."""
     def __enter__(self, /) -> BasePortChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, semaphore_id: SupportsIndex | None = None, semaphore: Host2DeviceSemaphore | None = None, proxy: ProxyService | None = None) -> BasePortChannel: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends every wait through this object, on this side and at the peer, and all later ones.
-        """
+        """Ends every wait through this object, on this side and at the peer, and all later ones."""
     def check(self, /) -> None:
         """
         Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
@@ -109,67 +91,43 @@ class BasePortChannel:
         """
     DeviceHandle = BasePortChannelDeviceHandle
     def device_handle(self, /) -> BasePortChannelDeviceHandle:
-        """
-        The handle that kernels use the channel with. It is valid as long as the channel lives.
-        """
+        """The handle that kernels use the channel with. It is valid as long as the channel lives."""
 
 @final
 class BasePortChannelDeviceHandle:
-    """
-    What kernels get: `raw` has the bytes of `mscclpp::BasePortChannelDeviceHandle`.
-    """
+    """A handle for kernels: `raw` has the bytes of `mscclpp::BasePortChannelDeviceHandle`."""
     def __repr__(self, /) -> str: ...
     @property
     def fifo_(self, /) -> FifoDeviceHandle:
-        """
-        The handle of the FIFO of its service.
-        """
+        """The handle of the FIFO of its service."""
     @property
     def raw(self, /) -> bytes:
-        """
-        The bytes of the handle, as kernels take them.
-        """
+        """The bytes of the handle, as kernels take them."""
     @property
     def semaphore_(self, /) -> Host2DeviceSemaphoreDeviceHandle:
-        """
-        The handle of its semaphore.
-        """
+        """The handle of its semaphore."""
     @property
     def semaphore_id_(self, /) -> int:
-        """
-        The number of its semaphore in the service.
-        """
+        """The number of its semaphore in the service."""
 
 class BaseProxyService:
-    """
-    Base class of services with a proxy. It has the methods that start and stop the proxy.
-    """
+    """Base class of services with a proxy. It has the methods that start and stop the proxy."""
     def __new__(cls, /, *_args: "object", **_kwargs: "object") -> "typing.Self": ...
     def __repr__(self, /) -> str:
-        """
-        Names the class of the object, which may be one of the program's own.
-        """
+        """Names the class of the object, which may be one of the program's own."""
     def start_proxy(self, /, blocking: bool = False) -> None:
-        """
-        Starts the proxy. A derived class defines it.
-        """
+        """Starts the proxy. A derived class defines it."""
     def stop_proxy(self, /) -> None:
-        """
-        Stops the proxy. A derived class defines it.
-        """
+        """Stops the proxy. A derived class defines it."""
 
 @disjoint_base
 class Bootstrap:
-    """
-    A job of ranks that exchange bytes. Made by `TcpBootstrap.create`.
-    """
+    """A job of ranks that exchange bytes. Made by `TcpBootstrap.create`."""
     def __enter__(self, /) -> "typing.Self": ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Gives up the job: the calls of all ranks fail from now on. Ends `initialize()`, too.
-        """
+        """Gives up the job: the calls of all ranks fail from now on. Ends `initialize()`, too."""
     def all_gather(self, /, allData: "int | typing_extensions.Buffer", size: SupportsIndex, timeout_sec: SupportsFloat | SupportsIndex | None = None) -> None:
         """
         Exchanges `size` bytes of each rank. `allData` is an address or a buffer of `size` times the number of ranks.
@@ -188,21 +146,13 @@ class Bootstrap:
         go on, and new ones raise. A second `close()` does nothing.
         """
     def get_n_ranks(self, /) -> int:
-        """
-        How many ranks the job has.
-        """
+        """How many ranks the job has."""
     def get_n_ranks_per_ipc_domain(self, /) -> int:
-        """
-        How many ranks of the job can map each other's GPU memory: here those of one node.
-        """
+        """How many ranks of the job can map each other's GPU memory: here those of one node."""
     def get_n_ranks_per_node(self, /) -> int:
-        """
-        How many ranks of the job are on this rank's node.
-        """
+        """How many ranks of the job are on this rank's node."""
     def get_rank(self, /) -> int:
-        """
-        The number of this rank, counted from 0.
-        """
+        """The number of this rank, counted from 0."""
     @overload
     def recv(self, data: int | Buffer, size: int, peer: int, tag: int, *, timeout_sec: float | None = None) -> None: ...
     @overload
@@ -218,15 +168,11 @@ class Bootstrap:
     def send(self, data: int | Buffer, size: int, peer: int, tag: int) -> None: ...
     @overload
     def send(self, data: Buffer, peer: int, tag: int) -> None:
-        """
-        `send(data, size, peer, tag)` with an address or a buffer, or `send(data, peer, tag)` with a buffer.
-        """
+        """`send(data, size, peer, tag)` with an address or a buffer, or `send(data, peer, tag)` with a buffer."""
 
 @final
 class Communicator:
-    """
-    Exchanges endpoints, memories and semaphores with the other ranks of a job.
-    """
+    """Exchanges endpoints, memories and semaphores with the other ranks of a job."""
     def __enter__(self, /) -> Communicator: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, bootstrap: Bootstrap, context: Context | None = None) -> Communicator: ...
@@ -236,17 +182,11 @@ class Communicator:
     def recv_memory_on_setup(self, /, remote_rank: int, tag: int = 0) -> SharedFuture_RegisteredMemory: ...
     def setup(self) -> None: ...
     def _settle(self, /, ranks: SupportsGetItem[int, SupportsIndex]) -> None:
-        """
-        Returns when each of `ranks` has called it, or after five seconds.
-        """
+        """Returns when each of `ranks` has called it, or after five seconds."""
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Gives up the job: the calls of all ranks fail, and device waits on its semaphores end.
-        """
+        """Gives up the job: the calls of all ranks fail, and device waits on its semaphores end."""
     def bootstrap(self, /) -> Bootstrap:
-        """
-        The bootstrap that it was made with.
-        """
+        """The bootstrap that it was made with."""
     def build_semaphore(self, /, connection: Connection, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> SharedFuture_Semaphore:
         """
         Begins a semaphore over a connection together with the rank at its other end, which does the same. The future's
@@ -258,45 +198,31 @@ class Communicator:
         that other threads have begun go on. A second `close()` does nothing.
         """
     def connect(self, /, local_config: Endpoint | EndpointConfig | Transport, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> SharedFuture_Connection:
-        """
-        Sends this side's endpoint to the peer. The future's `get()` connects it with the peer's.
-        """
+        """Sends this side's endpoint to the peer. The future's `get()` connects it with the peer's."""
     def connect_all(self, /, local_config: Endpoint | EndpointConfig | Transport, remote_ranks: SupportsGetItem[int, SupportsIndex], tag: "typing.SupportsIndex" = 0) -> list[Connection]:
         """
         Connects with several ranks, which do the same in any order, and waits for all of them. Ranks cannot wait for
         each other in a circle. Wrong arguments are found before anything is sent.
         """
     def context(self, /) -> Context:
-        """
-        The context that its connections and memories are made in.
-        """
+        """The context that its connections and memories are made in."""
     def recv_memory(self, /, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> SharedFuture_RegisteredMemory:
-        """
-        Returns a future of the next memory that a rank sends with this tag. The future's `get()` waits for it.
-        """
+        """Returns a future of the next memory that a rank sends with this tag. The future's `get()` waits for it."""
     def register_memory(self, /, ptr: SupportsIndex, size: SupportsIndex, transports: TransportFlags | Transport) -> RegisteredMemory:
         """
         Registers `size` bytes of device memory at the address `ptr` for `transports`. The memory must live as long as
         this or a peer uses it.
         """
     def remote_rank_of(self, /, connection: Connection) -> int:
-        """
-        The rank at the other end of a connection that this communicator made.
-        """
+        """The rank at the other end of a connection that this communicator made."""
     def send_memory(self, /, memory: RegisteredMemory, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> None:
-        """
-        Sends a registered memory to a rank, whose `recv_memory()` with the same tag gets it. Does not wait for that.
-        """
+        """Sends a registered memory to a rank, whose `recv_memory()` with the same tag gets it. Does not wait for that."""
     def tag_of(self, /, connection: Connection) -> int:
-        """
-        The tag with which this communicator made a connection.
-        """
+        """The tag with which this communicator made a connection."""
 
 @final
 class Connection:
-    """
-    A connection from an endpoint of this process to a peer's.
-    """
+    """A connection from an endpoint of this process to a peer's."""
     def __enter__(self, /) -> Connection: ...
     def __eq__(self, other: object, /) -> bool:
         """
@@ -305,9 +231,7 @@ class Connection:
         """
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __hash__(self, /) -> int:
-        """
-        Hashes only values that never change. Collisions do no harm, as few connections meet in one dictionary.
-        """
+        """Hashes only values that never change. Collisions do no harm, as few connections meet in one dictionary."""
     def __repr__(self, /) -> str: ...
     def close(self, /) -> None:
         """
@@ -315,44 +239,28 @@ class Connection:
         that other threads have begun go on. A second `close()` does nothing.
         """
     def context(self, /) -> Context:
-        """
-        The context that it was made in.
-        """
+        """The context that it was made in."""
     def flush(self, /, timeout_usec: SupportsIndex = 30000000) -> None:
-        """
-        Waits until all earlier writes are complete at the peer.
-        """
+        """Waits until all earlier writes are complete at the peer."""
     def get_max_write_queue_size(self, /) -> int:
-        """
-        How many writes its queue takes before it is full; -1 where the transport chooses.
-        """
+        """How many writes its queue takes before it is full; -1 where the transport chooses."""
     def local_device(self, /) -> Device:
-        """
-        The device of this side.
-        """
+        """The device of this side."""
     def remote_transport(self, /) -> Transport:
-        """
-        The transport of the peer's side.
-        """
+        """The transport of the peer's side."""
     def transport(self, /) -> Transport:
-        """
-        The transport of this side.
-        """
+        """The transport of this side."""
     def update_and_sync(self, /, dst: RegisteredMemory, dst_offset: SupportsIndex, src: SupportsIndex, new_value: SupportsIndex) -> None:
         """
         Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, after all earlier writes, and in the 8
         bytes of host memory at the address `src`.
         """
     def write(self, /, dst: RegisteredMemory, dstOffset: SupportsIndex, src: RegisteredMemory, srcOffset: SupportsIndex, size: SupportsIndex) -> None:
-        """
-        Starts copying `size` bytes from `src`, registered here, to `dst`, registered by the peer.
-        """
+        """Starts copying `size` bytes from `src`, registered here, to `dst`, registered by the peer."""
 
 @final
 class Context:
-    """
-    Makes endpoints, connections and registered memories.
-    """
+    """Makes endpoints, connections and registered memories."""
     def __enter__(self, /) -> Context: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, *, ethernet_checksums: bool | None = None) -> Context: ...
@@ -374,9 +282,7 @@ class Context:
         Ethernet has checksums, which the receiver checks. If it is None, `MSCCLPP_ETHERNET_CHECKSUMS` decides.
         """
     def create_endpoint(self, /, config: EndpointConfig | Transport) -> Endpoint:
-        """
-        Makes an endpoint for connections, from an `EndpointConfig` or a `Transport`.
-        """
+        """Makes an endpoint for connections, from an `EndpointConfig` or a `Transport`."""
     def register_memory(self, /, ptr: SupportsIndex, size: SupportsIndex, transports: TransportFlags | Transport) -> RegisteredMemory:
         """
         Registers `size` bytes of device memory at the address `ptr` for `transports`. The memory must live as long as
@@ -385,36 +291,26 @@ class Context:
 
 @final
 class Device:
-    """
-    A device of an endpoint. An id of -1 means the current one.
-    """
+    """A device of an endpoint. An id of -1 means the current one."""
     def __eq__(self, value: object, /) -> bool: ...
     def __ne__(self, value: object, /) -> bool: ...
     def __new__(cls, /, type: DeviceType = ..., id: SupportsIndex = ...) -> Device: ...
     def __repr__(self, /) -> str: ...
     @property
     def id(self, /) -> int:
-        """
-        The number of the device, counted from 0; -1 is the current one.
-        """
+        """The number of the device, counted from 0; -1 is the current one."""
     @id.setter
     def id(self, /, value: SupportsIndex) -> None:
-        """
-        The number of the device, counted from 0; -1 is the current one.
-        """
+        """The number of the device, counted from 0; -1 is the current one."""
     @property
     def type(self, /) -> DeviceType:
-        """
-        The kind of device.
-        """
+        """The kind of device."""
     @type.setter
     def type(self, /, kind: DeviceType) -> None: ...
 
 @final
 class DeviceType:
-    """
-    The kind of device that an endpoint is on.
-    """
+    """The kind of device that an endpoint is on."""
     CPU: Final[DeviceType]
     GPU: Final[DeviceType]
     Unknown: Final[DeviceType]
@@ -429,20 +325,14 @@ class DeviceType:
     def __repr__(self, /) -> str: ...
     @property
     def name(self, /) -> str:
-        """
-        The member's name.
-        """
+        """The member's name."""
     @property
     def value(self, /) -> int:
-        """
-        The member's number.
-        """
+        """The member's number."""
 
 @final
 class Endpoint:
-    """
-    One end of a connection.
-    """
+    """One end of a connection."""
     def __enter__(self, /) -> Endpoint: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __repr__(self, /) -> str: ...
@@ -452,36 +342,22 @@ class Endpoint:
         that other threads have begun go on. A second `close()` does nothing.
         """
     def config(self, /) -> EndpointConfig:
-        """
-        The configuration that the endpoint was made with. For a peer's endpoint, the parts that are known here.
-        """
+        """The configuration that the endpoint was made with. For a peer's endpoint, the parts that are known here."""
     @staticmethod
     def deserialize(data: Buffer | Sequence[SupportsIndex]) -> Endpoint:
-        """
-        The endpoint that a peer has serialized.
-        """
+        """The endpoint that a peer has serialized."""
     def device(self, /) -> Device:
-        """
-        The device of the endpoint.
-        """
+        """The device of the endpoint."""
     def max_write_queue_size(self, /) -> int:
-        """
-        How many writes its queue takes before it is full; -1 where the transport chooses.
-        """
+        """How many writes its queue takes before it is full; -1 where the transport chooses."""
     def serialize(self, /) -> bytes:
-        """
-        The bytes from which the peer makes this endpoint with `deserialize()`.
-        """
+        """The bytes from which the peer makes this endpoint with `deserialize()`."""
     def transport(self, /) -> Transport:
-        """
-        The transport of the endpoint.
-        """
+        """The transport of the endpoint."""
 
 @final
 class EndpointConfig:
-    """
-    The transport and the device of an endpoint, and parameters of its transport.
-    """
+    """The transport and the device of an endpoint, and parameters of its transport."""
     def __new__(cls, /, transport: Transport = ..., device: Device | DeviceType = ..., max_write_queue_size: SupportsIndex = ..., ib: EndpointConfigIb | None = None) -> EndpointConfig: ...
     def __repr__(self, /) -> str: ...
     ib_device_index: int
@@ -495,277 +371,171 @@ class EndpointConfig:
     ib_max_wr_per_send: int
     @property
     def device(self, /) -> Device:
-        """
-        The device of the endpoint: a `Device`, or a `DeviceType` for the current one.
-        """
+        """The device of the endpoint: a `Device`, or a `DeviceType` for the current one."""
     @device.setter
     def device(self, /, device: Device | DeviceType) -> None: ...
     @property
     def ib(self, /) -> EndpointConfigIb:
-        """
-        Parameters for InfiniBand.
-        """
+        """Parameters for InfiniBand."""
     @ib.setter
     def ib(self, /, value: EndpointConfigIb) -> None:
-        """
-        Parameters for InfiniBand.
-        """
+        """Parameters for InfiniBand."""
     @property
     def max_write_queue_size(self, /) -> int:
-        """
-        The largest number of writes in the queue; -1 leaves it to the transport.
-        """
+        """The largest number of writes in the queue; -1 leaves it to the transport."""
     @max_write_queue_size.setter
     def max_write_queue_size(self, /, value: SupportsIndex) -> None:
-        """
-        The largest number of writes in the queue; -1 leaves it to the transport.
-        """
+        """The largest number of writes in the queue; -1 leaves it to the transport."""
     @property
     def transport(self, /) -> Transport:
-        """
-        The transport that reaches the peers.
-        """
+        """The transport that reaches the peers."""
     @transport.setter
     def transport(self, /, value: Transport) -> None:
-        """
-        The transport that reaches the peers.
-        """
+        """The transport that reaches the peers."""
 
 @final
 class EndpointConfigIb:
-    """
-    Parameters of an InfiniBand endpoint. Where the default is -1, the transport chooses.
-    """
+    """Parameters of an InfiniBand endpoint. Where the default is -1, the transport chooses."""
     def __new__(cls, /, device_index: SupportsIndex = ..., port: SupportsIndex = ..., gid_index: SupportsIndex = ..., max_cq_size: SupportsIndex = 1024, max_cq_poll_num: SupportsIndex = 256, max_send_wr: SupportsIndex = 8192, max_recv_wr: SupportsIndex = 16, max_wr_per_send: SupportsIndex = 64, mode: IbMode = ..., *, traffic_class: SupportsIndex = ..., service_level: SupportsIndex = ..., pkey_index: SupportsIndex = ..., timeout: SupportsIndex = ..., retry_count: SupportsIndex = ..., rnr_retry: SupportsIndex = ...) -> EndpointConfigIb: ...
     def __repr__(self, /) -> str: ...
     @property
     def device_index(self, /) -> int:
-        """
-        The number of the adapter, which is used instead of the transport's number.
-        """
+        """The number of the adapter, which is used instead of the transport's number."""
     @device_index.setter
     def device_index(self, /, value: SupportsIndex) -> None:
-        """
-        The number of the adapter, which is used instead of the transport's number.
-        """
+        """The number of the adapter, which is used instead of the transport's number."""
     @property
     def gid_index(self, /) -> int:
-        """
-        The entry of the port's table of GIDs.
-        """
+        """The entry of the port's table of GIDs."""
     @gid_index.setter
     def gid_index(self, /, value: SupportsIndex) -> None:
-        """
-        The entry of the port's table of GIDs.
-        """
+        """The entry of the port's table of GIDs."""
     @property
     def max_cq_poll_num(self, /) -> int:
-        """
-        How many completions are polled at once.
-        """
+        """How many completions are polled at once."""
     @max_cq_poll_num.setter
     def max_cq_poll_num(self, /, value: SupportsIndex) -> None:
-        """
-        How many completions are polled at once.
-        """
+        """How many completions are polled at once."""
     @property
     def max_cq_size(self, /) -> int:
-        """
-        How many completions the completion queue holds.
-        """
+        """How many completions the completion queue holds."""
     @max_cq_size.setter
     def max_cq_size(self, /, value: SupportsIndex) -> None:
-        """
-        How many completions the completion queue holds.
-        """
+        """How many completions the completion queue holds."""
     @property
     def max_recv_wr(self, /) -> int:
-        """
-        How many work requests the receive queue holds.
-        """
+        """How many work requests the receive queue holds."""
     @max_recv_wr.setter
     def max_recv_wr(self, /, value: SupportsIndex) -> None:
-        """
-        How many work requests the receive queue holds.
-        """
+        """How many work requests the receive queue holds."""
     @property
     def max_send_wr(self, /) -> int:
-        """
-        How many work requests the send queue holds.
-        """
+        """How many work requests the send queue holds."""
     @max_send_wr.setter
     def max_send_wr(self, /, value: SupportsIndex) -> None:
-        """
-        How many work requests the send queue holds.
-        """
+        """How many work requests the send queue holds."""
     @property
     def max_wr_per_send(self, /) -> int:
-        """
-        How many work requests are posted at once.
-        """
+        """How many work requests are posted at once."""
     @max_wr_per_send.setter
     def max_wr_per_send(self, /, value: SupportsIndex) -> None:
-        """
-        How many work requests are posted at once.
-        """
+        """How many work requests are posted at once."""
     @property
     def mode(self, /) -> IbMode:
-        """
-        How signals are sent.
-        """
+        """How signals are sent."""
     @mode.setter
     def mode(self, /, value: IbMode) -> None:
-        """
-        How signals are sent.
-        """
+        """How signals are sent."""
     @property
     def pkey_index(self, /) -> int:
-        """
-        The entry of the port's table of partition keys.
-        """
+        """The entry of the port's table of partition keys."""
     @pkey_index.setter
     def pkey_index(self, /, value: SupportsIndex) -> None:
-        """
-        The entry of the port's table of partition keys.
-        """
+        """The entry of the port's table of partition keys."""
     @property
     def port(self, /) -> int:
-        """
-        The port of the adapter.
-        """
+        """The port of the adapter."""
     @port.setter
     def port(self, /, value: SupportsIndex) -> None:
-        """
-        The port of the adapter.
-        """
+        """The port of the adapter."""
     @property
     def retry_count(self, /) -> int:
-        """
-        How often a packet that was not acknowledged is sent again, 0 to 7.
-        """
+        """How often a packet that was not acknowledged is sent again, 0 to 7."""
     @retry_count.setter
     def retry_count(self, /, value: SupportsIndex) -> None:
-        """
-        How often a packet that was not acknowledged is sent again, 0 to 7.
-        """
+        """How often a packet that was not acknowledged is sent again, 0 to 7."""
     @property
     def rnr_retry(self, /) -> int:
-        """
-        How often a packet is sent again when the peer was not ready for it, 0 to 7.
-        """
+        """How often a packet is sent again when the peer was not ready for it, 0 to 7."""
     @rnr_retry.setter
     def rnr_retry(self, /, value: SupportsIndex) -> None:
-        """
-        How often a packet is sent again when the peer was not ready for it, 0 to 7.
-        """
+        """How often a packet is sent again when the peer was not ready for it, 0 to 7."""
     @property
     def service_level(self, /) -> int:
-        """
-        The service level of packets.
-        """
+        """The service level of packets."""
     @service_level.setter
     def service_level(self, /, value: SupportsIndex) -> None:
-        """
-        The service level of packets.
-        """
+        """The service level of packets."""
     @property
     def timeout(self, /) -> int:
-        """
-        The time-out of an acknowledgement, as the exponent that InfiniBand uses.
-        """
+        """The time-out of an acknowledgement, as the exponent that InfiniBand uses."""
     @timeout.setter
     def timeout(self, /, value: SupportsIndex) -> None:
-        """
-        The time-out of an acknowledgement, as the exponent that InfiniBand uses.
-        """
+        """The time-out of an acknowledgement, as the exponent that InfiniBand uses."""
     @property
     def traffic_class(self, /) -> int:
-        """
-        The traffic class of packets, 0 to 255.
-        """
+        """The traffic class of packets, 0 to 255."""
     @traffic_class.setter
     def traffic_class(self, /, value: SupportsIndex) -> None:
-        """
-        The traffic class of packets, 0 to 255.
-        """
+        """The traffic class of packets, 0 to 255."""
 
 @final
 class Env:
-    """
-    Environment variables as they were when they were first asked for.
-    """
+    """Environment variables as they were when they were first asked for."""
     def __repr__(self, /) -> str: ...
     @property
     def cache_dir(self, /) -> str:
-        """
-        The folder of compiled kernels: `MSCCLPP_CACHE_DIR`, or the default.
-        """
+        """The folder of compiled kernels: `MSCCLPP_CACHE_DIR`, or the default."""
     @property
     def comm_id(self, /) -> str:
-        """
-        `MSCCLPP_COMM_ID`.
-        """
+        """`MSCCLPP_COMM_ID`."""
     @property
     def cuda_ipc_use_default_stream(self, /) -> bool:
-        """
-        `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`.
-        """
+        """`MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`."""
     @property
     def debug(self, /) -> str:
-        """
-        `MSCCLPP_LOG_LEVEL`.
-        """
+        """`MSCCLPP_LOG_LEVEL`."""
     @property
     def debug_file(self, /) -> str:
-        """
-        `MSCCLPP_LOG_FILE`.
-        """
+        """`MSCCLPP_LOG_FILE`."""
     @property
     def debug_subsys(self, /) -> str:
-        """
-        `MSCCLPP_LOG_SUBSYS`.
-        """
+        """`MSCCLPP_LOG_SUBSYS`."""
     @property
     def hca_devices(self, /) -> str:
-        """
-        `MSCCLPP_HCA_DEVICES`.
-        """
+        """`MSCCLPP_HCA_DEVICES`."""
     @property
     def hostid(self, /) -> str:
-        """
-        `MSCCLPP_HOSTID`.
-        """
+        """`MSCCLPP_HOSTID`."""
     @property
     def ib_gid_index(self, /) -> int:
-        """
-        `MSCCLPP_IB_GID_INDEX`, or -1.
-        """
+        """`MSCCLPP_IB_GID_INDEX`, or -1."""
     @property
     def ibv_mode(self, /) -> str:
-        """
-        `MSCCLPP_IBV_MODE`.
-        """
+        """`MSCCLPP_IBV_MODE`."""
     @property
     def npkit_dump_dir(self, /) -> str:
-        """
-        `MSCCLPP_NPKIT_DUMP_DIR`.
-        """
+        """`MSCCLPP_NPKIT_DUMP_DIR`."""
     @property
     def socket_family(self, /) -> str:
-        """
-        `MSCCLPP_SOCKET_FAMILY`.
-        """
+        """`MSCCLPP_SOCKET_FAMILY`."""
     @property
     def socket_ifname(self, /) -> str:
-        """
-        `MSCCLPP_SOCKET_IFNAME`.
-        """
+        """`MSCCLPP_SOCKET_IFNAME`."""
 
 @final
 class ErrorCode:
-    """
-    The kind of an `Error`.
-    """
+    """The kind of an `Error`."""
     Aborted: Final[ErrorCode]
     ExecutorError: Final[ErrorCode]
     InternalError: Final[ErrorCode]
@@ -784,28 +554,20 @@ class ErrorCode:
     def __repr__(self, /) -> str: ...
     @property
     def name(self, /) -> str:
-        """
-        The member's name.
-        """
+        """The member's name."""
     @property
     def value(self, /) -> int:
-        """
-        The member's number.
-        """
+        """The member's number."""
 
 @final
 class Fifo:
-    """
-    A queue in which device threads of the current GPU pass triggers to the host.
-    """
+    """A queue in which device threads of the current GPU pass triggers to the host."""
     def __enter__(self, /) -> Fifo: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, size: SupportsIndex = ...) -> Fifo: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /) -> None:
-        """
-        Ends all waits of kernels on the queue, and all later ones.
-        """
+        """Ends all waits of kernels on the queue, and all later ones."""
     def close(self, /) -> None:
         """
         Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
@@ -813,59 +575,37 @@ class Fifo:
         """
     DeviceHandle = FifoDeviceHandle
     def device_handle(self, /) -> FifoDeviceHandle:
-        """
-        The handle that kernels push triggers with. It is valid as long as the FIFO lives.
-        """
+        """The handle that kernels push triggers with. It is valid as long as the FIFO lives."""
     def poll(self, /) -> ProxyTrigger | None:
-        """
-        Returns the next trigger, or None. The trigger stays in the queue until `pop()`.
-        """
+        """Returns the next trigger, or None. The trigger stays in the queue until `pop()`."""
     def pop(self, /) -> None:
-        """
-        Removes the trigger that `poll()` returned.
-        """
+        """Removes the trigger that `poll()` returned."""
     def size(self, /) -> int:
-        """
-        How many triggers the queue holds.
-        """
+        """How many triggers the queue holds."""
 
 @final
 class FifoDeviceHandle:
-    """
-    What kernels get: `raw` has the bytes of `mscclpp::FifoDeviceHandle`.
-    """
+    """A handle for kernels: `raw` has the bytes of `mscclpp::FifoDeviceHandle`."""
     def __repr__(self, /) -> str: ...
     @property
     def head(self, /) -> int:
-        """
-        The address of the count of triggers that were pushed.
-        """
+        """The address of the count of triggers that were pushed."""
     @property
     def raw(self, /) -> bytes:
-        """
-        The bytes of the handle, as kernels take them.
-        """
+        """The bytes of the handle, as kernels take them."""
     @property
     def size(self, /) -> int:
-        """
-        How many triggers it holds.
-        """
+        """How many triggers it holds."""
     @property
     def tail(self, /) -> int:
-        """
-        The address of the count of triggers that were taken.
-        """
+        """The address of the count of triggers that were taken."""
     @property
     def triggers(self, /) -> int:
-        """
-        The address of the triggers.
-        """
+        """The address of the triggers."""
 
 @final
 class GpuBufferGranularity:
-    """
-    How the size of a buffer is rounded up. This is a hint: sizes are always rounded to the driver's granularity.
-    """
+    """How the size of a buffer is rounded up. This is a hint: sizes are always rounded to the driver's granularity."""
     AllocationMinimum: Final[GpuBufferGranularity]
     AllocationRecommended: Final[GpuBufferGranularity]
     MultiCastMinimum: Final[GpuBufferGranularity]
@@ -881,20 +621,14 @@ class GpuBufferGranularity:
     def __repr__(self, /) -> str: ...
     @property
     def name(self, /) -> str:
-        """
-        The member's name.
-        """
+        """The member's name."""
     @property
     def value(self, /) -> int:
-        """
-        The member's number.
-        """
+        """The member's number."""
 
 @final
 class Host2DeviceSemaphore:
-    """
-    A semaphore that a host thread signals and kernels wait on.
-    """
+    """A semaphore that a host thread signals and kernels wait on."""
     def __enter__(self, /) -> Host2DeviceSemaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     @overload
@@ -903,9 +637,7 @@ class Host2DeviceSemaphore:
     def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends every wait through this object, on this side and at the peer, and all later ones.
-        """
+        """Ends every wait through this object, on this side and at the peer, and all later ones."""
     def check(self, /) -> None:
         """
         Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
@@ -917,46 +649,30 @@ class Host2DeviceSemaphore:
         that other threads have begun go on. A second `close()` does nothing.
         """
     def connection(self, /) -> Connection:
-        """
-        The connection that it was made over.
-        """
+        """The connection that it was made over."""
     DeviceHandle = Host2DeviceSemaphoreDeviceHandle
     def device_handle(self, /) -> Host2DeviceSemaphoreDeviceHandle:
-        """
-        The handle that kernels wait with. It is valid as long as the semaphore lives.
-        """
+        """The handle that kernels wait with. It is valid as long as the semaphore lives."""
     def signal(self, /) -> None:
-        """
-        Signals the peer, after all earlier writes of the connection.
-        """
+        """Signals the peer, after all earlier writes of the connection."""
 
 @final
 class Host2DeviceSemaphoreDeviceHandle:
-    """
-    What kernels get: `raw` has the bytes of `mscclpp::Host2DeviceSemaphoreDeviceHandle`.
-    """
+    """A handle for kernels: `raw` has the bytes of `mscclpp::Host2DeviceSemaphoreDeviceHandle`."""
     def __repr__(self, /) -> str: ...
     @property
     def expected_inbound_token(self, /) -> int:
-        """
-        The address of the count that waits compare the token with.
-        """
+        """The address of the count that waits compare the token with."""
     @property
     def inbound_token(self, /) -> int:
-        """
-        The address of the token that the peer counts up.
-        """
+        """The address of the token that the peer counts up."""
     @property
     def raw(self, /) -> bytes:
-        """
-        The bytes of the handle, as kernels take them.
-        """
+        """The bytes of the handle, as kernels take them."""
 
 @final
 class Host2HostSemaphore:
-    """
-    A semaphore that a host thread signals and a host thread waits on.
-    """
+    """A semaphore that a host thread signals and a host thread waits on."""
     def __enter__(self, /) -> Host2HostSemaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     @overload
@@ -965,26 +681,18 @@ class Host2HostSemaphore:
     def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends every wait through this object, on this side and at the peer, and all later ones.
-        """
+        """Ends every wait through this object, on this side and at the peer, and all later ones."""
     def close(self, /) -> None:
         """
         Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
         that other threads have begun go on. A second `close()` does nothing.
         """
     def connection(self, /) -> Connection:
-        """
-        The connection that it was made over.
-        """
+        """The connection that it was made over."""
     def poll(self, /) -> bool:
-        """
-        Takes a signal if there is one, and returns whether there was.
-        """
+        """Takes a signal if there is one, and returns whether there was."""
     def signal(self, /) -> None:
-        """
-        Signals the peer, after all earlier writes of the connection.
-        """
+        """Signals the peer, after all earlier writes of the connection."""
     def wait(self, /, max_spin_count: SupportsIndex = 10000000) -> None:
         """
         Waits for a signal and takes it. Polls at most `max_spin_count` times, or without a bound if the number is
@@ -993,9 +701,7 @@ class Host2HostSemaphore:
 
 @final
 class IbMode:
-    """
-    How signals travel over InfiniBand.
-    """
+    """How signals travel over InfiniBand."""
     Default: Final[IbMode]
     Host: Final[IbMode]
     HostNoAtomic: Final[IbMode]
@@ -1010,20 +716,14 @@ class IbMode:
     def __repr__(self, /) -> str: ...
     @property
     def name(self, /) -> str:
-        """
-        The member's name.
-        """
+        """The member's name."""
     @property
     def value(self, /) -> int:
-        """
-        The member's number.
-        """
+        """The member's number."""
 
 @final
 class MemoryChannel:
-    """
-    A channel with which kernels move data.
-    """
+    """A channel with which kernels move data."""
     def __enter__(self, /) -> MemoryChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     @overload
@@ -1039,9 +739,7 @@ class MemoryChannel:
         """
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends every wait through this object, on this side and at the peer, and all later ones.
-        """
+        """Ends every wait through this object, on this side and at the peer, and all later ones."""
     def check(self, /) -> None:
         """
         Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
@@ -1054,47 +752,31 @@ class MemoryChannel:
         """
     DeviceHandle = MemoryChannelDeviceHandle
     def device_handle(self, /) -> MemoryChannelDeviceHandle:
-        """
-        The handle that kernels use the channel with. It is valid as long as the channel lives.
-        """
+        """The handle that kernels use the channel with. It is valid as long as the channel lives."""
 
 @final
 class MemoryChannelDeviceHandle:
-    """
-    What kernels get: `raw` has the bytes of `mscclpp::MemoryChannelDeviceHandle`.
-    """
+    """A handle for kernels: `raw` has the bytes of `mscclpp::MemoryChannelDeviceHandle`."""
     def __repr__(self, /) -> str: ...
     @property
     def dst_(self, /) -> int:
-        """
-        The address of the peer's memory.
-        """
+        """The address of the peer's memory."""
     @property
     def packetBuffer_(self, /) -> int:
-        """
-        The address of this side's packet buffer, or 0.
-        """
+        """The address of this side's packet buffer, or 0."""
     @property
     def raw(self, /) -> bytes:
-        """
-        The bytes of the handle, as kernels take them.
-        """
+        """The bytes of the handle, as kernels take them."""
     @property
     def semaphore_(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
-        """
-        The handle of its semaphore.
-        """
+        """The handle of its semaphore."""
     @property
     def src_(self, /) -> int:
-        """
-        The address of this side's memory.
-        """
+        """The address of this side's memory."""
 
 @final
 class MemoryDevice2DeviceSemaphore:
-    """
-    A semaphore between kernels at both ends.
-    """
+    """A semaphore between kernels at both ends."""
     def __enter__(self, /) -> MemoryDevice2DeviceSemaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     @overload
@@ -1103,9 +785,7 @@ class MemoryDevice2DeviceSemaphore:
     def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends every wait through this object, on this side and at the peer, and all later ones.
-        """
+        """Ends every wait through this object, on this side and at the peer, and all later ones."""
     def check(self, /) -> None:
         """
         Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
@@ -1117,55 +797,37 @@ class MemoryDevice2DeviceSemaphore:
         that other threads have begun go on. A second `close()` does nothing.
         """
     def connection(self, /) -> Connection:
-        """
-        The connection that it was made over.
-        """
+        """The connection that it was made over."""
     DeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle
     def device_handle(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
-        """
-        The handle that kernels signal and wait with. It is valid as long as the semaphore lives.
-        """
+        """The handle that kernels signal and wait with. It is valid as long as the semaphore lives."""
 
 @final
 class MemoryDevice2DeviceSemaphoreDeviceHandle:
-    """
-    What kernels get: `raw` has the bytes of `mscclpp::MemoryDevice2DeviceSemaphoreDeviceHandle`.
-    """
+    """A handle for kernels: `raw` has the bytes of `mscclpp::MemoryDevice2DeviceSemaphoreDeviceHandle`."""
     def __repr__(self, /) -> str: ...
     @property
     def expected_inbound_token(self, /) -> int:
-        """
-        The address of the count that waits compare the token with.
-        """
+        """The address of the count that waits compare the token with."""
     @property
     def inbound_token(self, /) -> int:
-        """
-        The address of the token that the peer counts up.
-        """
+        """The address of the token that the peer counts up."""
     @property
     def raw(self, /) -> bytes:
-        """
-        The bytes of the handle, as kernels take them.
-        """
+        """The bytes of the handle, as kernels take them."""
     @property
     def remote_inbound_token(self, /) -> int:
-        """
-        The address of the peer's token, which signals increase.
-        """
+        """The address of the peer's token, which signals increase."""
 
 @final
 class PortChannel:
-    """
-    A channel between a memory of this side and one of the peer's.
-    """
+    """A channel between a memory of this side and one of the peer's."""
     def __enter__(self, /) -> PortChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, semaphore_id: SupportsIndex | None = None, semaphore: Host2DeviceSemaphore | None = None, proxy: ProxyService | None = None, dst: SupportsIndex | None = None, src: SupportsIndex | None = None) -> PortChannel: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends every wait through this object, on this side and at the peer, and all later ones.
-        """
+        """Ends every wait through this object, on this side and at the peer, and all later ones."""
     def check(self, /) -> None:
         """
         Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
@@ -1178,46 +840,30 @@ class PortChannel:
         """
     DeviceHandle = PortChannelDeviceHandle
     def device_handle(self, /) -> PortChannelDeviceHandle:
-        """
-        The handle that kernels use the channel with. It is valid as long as the channel lives.
-        """
+        """The handle that kernels use the channel with. It is valid as long as the channel lives."""
 
 @final
 class PortChannelDeviceHandle:
-    """
-    What kernels get: `raw` has the bytes of `mscclpp::PortChannelDeviceHandle`.
-    """
+    """A handle for kernels: `raw` has the bytes of `mscclpp::PortChannelDeviceHandle`."""
     def __repr__(self, /) -> str: ...
     @property
     def dst_(self, /) -> int:
-        """
-        The number of the peer's memory in the service.
-        """
+        """The number of the peer's memory in the service."""
     @property
     def fifo_(self, /) -> FifoDeviceHandle:
-        """
-        The handle of the FIFO of its service.
-        """
+        """The handle of the FIFO of its service."""
     @property
     def raw(self, /) -> bytes:
-        """
-        The bytes of the handle, as kernels take them.
-        """
+        """The bytes of the handle, as kernels take them."""
     @property
     def semaphore_(self, /) -> Host2DeviceSemaphoreDeviceHandle:
-        """
-        The handle of its semaphore.
-        """
+        """The handle of its semaphore."""
     @property
     def semaphore_id_(self, /) -> int:
-        """
-        The number of its semaphore in the service.
-        """
+        """The number of its semaphore in the service."""
     @property
     def src_(self, /) -> int:
-        """
-        The number of this side's memory in the service.
-        """
+        """The number of this side's memory in the service."""
 
 @final
 class Proxy:
@@ -1230,36 +876,24 @@ class Proxy:
     def __new__(cls, /, handler: "collections.abc.Callable[[ProxyTrigger], ProxyHandlerResult]", fifo_size: SupportsIndex = ...) -> Proxy: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends the proxy for good, and the waits of kernels on its FIFO.
-        """
+        """Ends the proxy for good, and the waits of kernels on its FIFO."""
     def close(self, /) -> None:
         """
         Stops it as `stop()` does, and lets go of all that it has. Any other call then
         raises. A second `close()` does nothing.
         """
     def device_handle(self, /) -> FifoDeviceHandle:
-        """
-        The handle that kernels push triggers with.
-        """
+        """The handle that kernels push triggers with."""
     def is_running(self, /) -> bool:
-        """
-        Whether the thread takes triggers.
-        """
+        """Whether the thread takes triggers."""
     def start(self, /, blocking: bool = False) -> None:
-        """
-        Starts the thread, and with `blocking` waits until it takes triggers.
-        """
+        """Starts the thread, and with `blocking` waits until it takes triggers."""
     def stop(self, /) -> None:
-        """
-        Handles all triggers that were pushed before, and ends the thread.
-        """
+        """Handles all triggers that were pushed before, and ends the thread."""
 
 @final
 class ProxyHandlerResult:
-    """
-    Whether a proxy goes on after a trigger.
-    """
+    """Whether a proxy goes on after a trigger."""
     Continue: Final[ProxyHandlerResult]
     Retry: Final[ProxyHandlerResult]
     Stop: Final[ProxyHandlerResult]
@@ -1274,14 +908,10 @@ class ProxyHandlerResult:
     def __repr__(self, /) -> str: ...
     @property
     def name(self, /) -> str:
-        """
-        The member's name.
-        """
+        """The member's name."""
     @property
     def value(self, /) -> int:
-        """
-        The member's number.
-        """
+        """The member's number."""
 
 @final
 class ProxyService(BaseProxyService):
@@ -1294,21 +924,13 @@ class ProxyService(BaseProxyService):
     def __new__(cls, /, fifo_size: SupportsIndex = ...) -> ProxyService: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = ...) -> None:
-        """
-        Aborts the service: it cannot be started again, and waits of kernels on its semaphores end.
-        """
+        """Aborts the service: it cannot be started again, and waits of kernels on its semaphores end."""
     def add_memory(self, /, memory: RegisteredMemory) -> int:
-        """
-        Adds memory of this rank or of a peer, which channels copy from or to. Returns its number.
-        """
+        """Adds memory of this rank or of a peer, which channels copy from or to. Returns its number."""
     def add_semaphore(self, /, semaphore: "Semaphore | Host2DeviceSemaphore") -> int:
-        """
-        Adds a Semaphore or a Host2DeviceSemaphore. From then on the proxy sends its signals.
-        """
+        """Adds a Semaphore or a Host2DeviceSemaphore. From then on the proxy sends its signals."""
     def base_port_channel(self, /, id: SupportsIndex) -> BasePortChannel:
-        """
-        A channel over semaphore `id`. The memories are named at each copy.
-        """
+        """A channel over semaphore `id`. The memories are named at each copy."""
     def build_and_add_semaphore(self, /, comm: Communicator, connection: Connection) -> int:
         """
         Makes a semaphore over a connection with the rank at its other end, which does the same, and adds it. Returns its
@@ -1320,55 +942,35 @@ class ProxyService(BaseProxyService):
         raises. A second `close()` does nothing.
         """
     def health(self, /) -> None:
-        """
-        Raises the error that the service failed with, if it failed.
-        """
+        """Raises the error that the service failed with, if it failed."""
     def port_channel(self, /, id: SupportsIndex, dst: SupportsIndex, src: SupportsIndex) -> PortChannel:
-        """
-        A channel over semaphore `id`, from memory `src`, this rank's, to memory `dst`, the peer's.
-        """
+        """A channel over semaphore `id`, from memory `src`, this rank's, to memory `dst`, the peer's."""
     def semaphore(self, /, id: SupportsIndex) -> Host2DeviceSemaphore:
-        """
-        The semaphore that was added as number `id`.
-        """
+        """The semaphore that was added as number `id`."""
     def start_proxy(self, /, blocking: bool = False) -> None:
-        """
-        Starts its thread, and with `blocking` waits until it takes triggers.
-        """
+        """Starts its thread, and with `blocking` waits until it takes triggers."""
     def stop_proxy(self, /) -> None:
-        """
-        Carries out all requests that were pushed before, and ends the thread.
-        """
+        """Carries out all requests that were pushed before, and ends the thread."""
 
 @final
 class ProxyTrigger:
-    """
-    A 128-bit request of a device thread to its proxy.
-    """
+    """A 128-bit request of a device thread to its proxy."""
     def __eq__(self, value: object, /) -> bool: ...
     def __ne__(self, value: object, /) -> bool: ...
     def __new__(cls, /, fst: "typing.SupportsIndex" = 0, snd: "typing.SupportsIndex" = 0) -> ProxyTrigger: ...
     def __repr__(self, /) -> str: ...
     @property
     def fst(self, /) -> int:
-        """
-        The first 64 bits.
-        """
+        """The first 64 bits."""
     @fst.setter
     def fst(self, /, value: SupportsIndex) -> None:
-        """
-        The first 64 bits.
-        """
+        """The first 64 bits."""
     @property
     def snd(self, /) -> int:
-        """
-        The second 64 bits. The FIFO itself uses the highest one.
-        """
+        """The second 64 bits. The FIFO itself uses the highest one."""
     @snd.setter
     def snd(self, /, value: SupportsIndex) -> None:
-        """
-        The second 64 bits. The FIFO itself uses the highest one.
-        """
+        """The second 64 bits. The FIFO itself uses the highest one."""
 
 @final
 class Race:
@@ -1380,30 +982,20 @@ class Race:
     def __str__(self, /) -> str: ...
     @property
     def earlier(self, /) -> RaceAccess | None:
-        """
-        The access that came first in this run. None for a read of bytes that nobody has written.
-        """
+        """The access that came first in this run. None for a read of bytes that nobody has written."""
     @property
     def hint(self, /) -> str:
-        """
-        An operation that would have ordered the two accesses.
-        """
+        """An operation that would have ordered the two accesses."""
     @property
     def later(self, /) -> RaceAccess:
-        """
-        The access that came second.
-        """
+        """The access that came second."""
     @property
     def memory(self, /) -> str:
-        """
-        The memory: whose it is, its address and size, and the offset in it.
-        """
+        """The memory: whose it is, its address and size, and the offset in it."""
 
 @final
 class RaceAccess:
-    """
-    One of the two accesses of a race.
-    """
+    """One of the two accesses of a race."""
     def __repr__(self, /) -> str: ...
     @property
     def place(self, /) -> str:
@@ -1413,14 +1005,10 @@ class RaceAccess:
         """
     @property
     def what(self, /) -> str:
-        """
-        The kind of the access, such as `write` or `atomic read at device scope`.
-        """
+        """The kind of the access, such as `write` or `atomic read at device scope`."""
     @property
     def who(self, /) -> str:
-        """
-        The origin of the access: kernel, device, block and thread, or the stream, or the host.
-        """
+        """The origin of the access: kernel, device, block and thread, or the stream, or the host."""
 
 @final
 class RawGpuBuffer:
@@ -1430,66 +1018,44 @@ class RawGpuBuffer:
     """
     @property
     def __array_interface__(self, /) -> dict[str, Any]:
-        """
-        The array interface of NumPy, on the simulated platform only.
-        """
+        """The array interface of NumPy, on the simulated platform only."""
     @property
     def __cuda_array_interface__(self, /) -> dict[str, Any]:
-        """
-        The array interface of CuPy, PyTorch and Numba, on CUDA only.
-        """
+        """The array interface of CuPy, PyTorch and Numba, on CUDA only."""
     def __dlpack__(self, /, **_kwargs: "object") -> Any:
-        """
-        The bytes as a DLPack capsule.
-        """
+        """The bytes as a DLPack capsule."""
     def __dlpack_device__(self, /) -> tuple[int, int]:
-        """
-        The type of the device, as DLPack numbers them, and the number of the GPU.
-        """
+        """The type of the device, as DLPack numbers them, and the number of the GPU."""
     def __enter__(self, /) -> RawGpuBuffer: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, nelems: SupportsIndex, granularity: GpuBufferGranularity = ...) -> RawGpuBuffer: ...
     def __repr__(self, /) -> str: ...
     def bytes(self, /) -> int:
-        """
-        How many bytes the buffer has.
-        """
+        """How many bytes the buffer has."""
     def close(self, /) -> None:
         """
         Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
         that other threads have begun go on. A second `close()` does nothing.
         """
     def data(self, /) -> int:
-        """
-        The address of the buffer on the device.
-        """
+        """The address of the buffer on the device."""
     def device_id(self, /) -> int:
-        """
-        The number of the buffer's GPU.
-        """
+        """The number of the buffer's GPU."""
     def nelems(self, /) -> int:
-        """
-        How many bytes were asked for.
-        """
+        """How many bytes were asked for."""
     def read(self, /, offset: "typing.SupportsIndex" = 0, size: SupportsIndex | None = None) -> "builtins.bytes":
-        """
-        Waits until the writes of kernels and copies are done, and returns a copy of the bytes.
-        """
+        """Waits until the writes of kernels and copies are done, and returns a copy of the bytes."""
     def to_dlpack(self, /, data_type: str, shape: SupportsGetItem[int, SupportsIndex] = ..., strides: SupportsGetItem[int, SupportsIndex] = ...) -> Any:
         """
         Returns a DLPack capsule of the memory as an array. Without a shape, the array has as many elements as fit.
         `data_type` is a name such as `float32` or `torch.float16`; strides count elements.
         """
     def write(self, /, data: Buffer | Sequence[SupportsIndex], offset: "typing.SupportsIndex" = 0) -> None:
-        """
-        Copies bytes into the buffer.
-        """
+        """Copies bytes into the buffer."""
 
 @final
 class RegisteredMemory:
-    """
-    Memory that can be the source or destination of transfers: this process's or a peer's.
-    """
+    """Memory that can be the source or destination of transfers: this process's or a peer's."""
     def __enter__(self, /) -> RegisteredMemory: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /) -> RegisteredMemory: ...
@@ -1506,21 +1072,13 @@ class RegisteredMemory:
         """
     @staticmethod
     def deserialize(data: Buffer | Sequence[SupportsIndex]) -> RegisteredMemory:
-        """
-        The memory that a peer has serialized.
-        """
+        """The memory that a peer has serialized."""
     def serialize(self, /) -> bytes:
-        """
-        The bytes from which a peer makes this memory with `deserialize()`.
-        """
+        """The bytes from which a peer makes this memory with `deserialize()`."""
     def size(self, /) -> int:
-        """
-        How many bytes the memory has.
-        """
+        """How many bytes the memory has."""
     def transports(self, /) -> TransportFlags:
-        """
-        The transports that the memory is registered for.
-        """
+        """The transports that the memory is registered for."""
 
 @final
 class Rendezvous:
@@ -1531,23 +1089,15 @@ class Rendezvous:
     def __repr__(self, /) -> str: ...
     @property
     def address(self, /) -> str:
-        """
-        The address at which rank 0 listens.
-        """
+        """The address at which rank 0 listens."""
     def connect(self, /, timeout_sec: SupportsFloat | SupportsIndex = 30.0) -> TcpBootstrap:
-        """
-        Joins the job at the address.
-        """
+        """Joins the job at the address."""
     @staticmethod
     def from_env() -> Rendezvous:
-        """
-        Reads the environment, and logs the values at level INFO. Two sources that disagree are an error.
-        """
+        """Reads the environment, and logs the values at level INFO. Two sources that disagree are an error."""
     @property
     def job(self, /) -> str | None:
-        """
-        The launcher's id of the job, if it has one.
-        """
+        """The launcher's id of the job, if it has one."""
     @property
     def local_rank(self, /) -> int | None:
         """
@@ -1556,14 +1106,10 @@ class Rendezvous:
         """
     @property
     def n_ranks(self, /) -> int:
-        """
-        The number of ranks.
-        """
+        """The number of ranks."""
     @property
     def rank(self, /) -> int:
-        """
-        The number of this rank.
-        """
+        """The number of this rank."""
     @property
     def store(self, /) -> tuple[str, int, str] | None:
         """
@@ -1573,17 +1119,13 @@ class Rendezvous:
 
 @final
 class Semaphore:
-    """
-    A pair of tokens, one at each end of a connection.
-    """
+    """A pair of tokens, one at each end of a connection."""
     def __enter__(self, /) -> Semaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, local_stub: SemaphoreStub | None = None, remote_stub: SemaphoreStub | None = None) -> Semaphore: ...
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
-        """
-        Ends every wait through this object, on this side and at the peer, and all later ones.
-        """
+        """Ends every wait through this object, on this side and at the peer, and all later ones."""
     def check(self, /) -> None:
         """
         Raises the error that happened to the semaphore, if there was one, even if no wait ended because of it: an
@@ -1595,23 +1137,15 @@ class Semaphore:
         that other threads have begun go on. A second `close()` does nothing.
         """
     def connection(self, /) -> Connection:
-        """
-        The connection that it was made over.
-        """
+        """The connection that it was made over."""
     def local_memory(self, /) -> RegisteredMemory:
-        """
-        The memory with this side's token.
-        """
+        """The memory with this side's token."""
     def remote_memory(self, /) -> RegisteredMemory:
-        """
-        The memory with the peer's token.
-        """
+        """The memory with the peer's token."""
 
 @final
 class SemaphoreStub:
-    """
-    One side's part of a semaphore.
-    """
+    """One side's part of a semaphore."""
     def __enter__(self, /) -> SemaphoreStub: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, connection: Connection) -> SemaphoreStub: ...
@@ -1623,70 +1157,44 @@ class SemaphoreStub:
         """
     @staticmethod
     def deserialize(data: Buffer | Sequence[SupportsIndex]) -> SemaphoreStub:
-        """
-        The stub that a peer has serialized.
-        """
+        """The stub that a peer has serialized."""
     def memory(self, /) -> RegisteredMemory:
-        """
-        The memory that holds the token. Other semaphores use the same memory.
-        """
+        """The memory that holds the token. Other semaphores use the same memory."""
     def serialize(self, /) -> bytes:
-        """
-        The bytes from which the peer makes this stub with `deserialize()`.
-        """
+        """The bytes from which the peer makes this stub with `deserialize()`."""
 
 @final
 class SharedFuture_Connection:
-    """
-    Becomes a `Connection` when the other rank has sent its part.
-    """
+    """Becomes a `Connection` when the other rank has sent its part."""
     def __repr__(self, /) -> str: ...
     def get(self, /) -> Connection:
-        """
-        Waits for the object and returns it. Every call returns the same object.
-        """
+        """Waits for the object and returns it. Every call returns the same object."""
 
 @final
 class SharedFuture_RegisteredMemory:
-    """
-    Becomes a `RegisteredMemory` when the other rank has sent its part.
-    """
+    """Becomes a `RegisteredMemory` when the other rank has sent its part."""
     def __repr__(self, /) -> str: ...
     def get(self, /) -> RegisteredMemory:
-        """
-        Waits for the object and returns it. Every call returns the same object.
-        """
+        """Waits for the object and returns it. Every call returns the same object."""
 
 @final
 class SharedFuture_Semaphore:
-    """
-    Becomes a `Semaphore` when the other rank has sent its part.
-    """
+    """Becomes a `Semaphore` when the other rank has sent its part."""
     def __repr__(self, /) -> str: ...
     def get(self, /) -> Semaphore:
-        """
-        Waits for the object and returns it. Every call returns the same object.
-        """
+        """Waits for the object and returns it. Every call returns the same object."""
 
 @final
 class TcpBootstrap(Bootstrap):
-    """
-    A rank of a job whose processes are connected by TCP.
-    """
+    """A rank of a job whose processes are connected by TCP."""
     @staticmethod
     def create(rank: SupportsIndex, nRanks: SupportsIndex) -> TcpBootstrap:
-        """
-        Makes the bootstrap of rank `rank` out of `nRanks`, which `initialize()` then connects.
-        """
+        """Makes the bootstrap of rank `rank` out of `nRanks`, which `initialize()` then connects."""
     @staticmethod
     def create_unique_id() -> UniqueId:
-        """
-        Makes the identity of a new job. One process calls it, which lives until all ranks have come.
-        """
+        """Makes the identity of a new job. One process calls it, which lives until all ranks have come."""
     def get_unique_id(self, /) -> UniqueId:
-        """
-        The identity with which this bootstrap was initialised.
-        """
+        """The identity with which this bootstrap was initialised."""
     def initialize(self, /, unique_id: "UniqueId | str | None" = None, timeout_sec: SupportsFloat | SupportsIndex = 30.0, *, if_ip_port_trio: str | None = None, job: str | None = None) -> None:
         """
         Joins the job; returns when all ranks are connected. `unique_id` is an id, or an address as `ip:port` or
@@ -1696,9 +1204,7 @@ class TcpBootstrap(Bootstrap):
 
 @final
 class Transport:
-    """
-    A way for two endpoints to reach each other.
-    """
+    """A way for two endpoints to reach each other."""
     CudaIpc: Final[Transport]
     Ethernet: Final[Transport]
     IB0: Final[Transport]
@@ -1729,20 +1235,14 @@ class Transport:
     def __xor__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
     @property
     def name(self, /) -> str:
-        """
-        The member's name.
-        """
+        """The member's name."""
     @property
     def value(self, /) -> int:
-        """
-        The member's number.
-        """
+        """The member's number."""
 
 @final
 class TransportFlags:
-    """
-    A set of transports.
-    """
+    """A set of transports."""
     def __and__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __iand__(self, other: TransportFlags | Transport, /) -> Self: ...
@@ -1758,53 +1258,33 @@ class TransportFlags:
     def __rxor__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
     def __xor__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
     def all(self, /) -> bool:
-        """
-        Whether every transport is in the set.
-        """
+        """Whether every transport is in the set."""
     def any(self, /) -> bool:
-        """
-        Whether something is in the set.
-        """
+        """Whether something is in the set."""
     def count(self, /) -> int:
-        """
-        How many transports are in the set.
-        """
+        """How many transports are in the set."""
     def has(self, /, transport: Transport) -> bool:
-        """
-        Whether a transport is in the set.
-        """
+        """Whether a transport is in the set."""
     def none(self, /) -> bool:
-        """
-        Whether the set is empty.
-        """
+        """Whether the set is empty."""
 
 @final
 class UniqueId:
-    """
-    The identity of a job: one process makes it and passes it to the others, for example by pickling it.
-    """
+    """The identity of a job: one process makes it and passes it to the others, for example by pickling it."""
     def __eq__(self, value: object, /) -> bool: ...
     def __getstate__(self, /) -> bytes:
-        """
-        The id as 128 bytes, its key among them: whoever has them can join the job.
-        """
+        """The id as 128 bytes, its key among them: whoever has them can join the job."""
     def __hash__(self, /) -> int:
-        """
-        Hashes the part of the id that is not secret, in which any two jobs differ.
-        """
+        """Hashes the part of the id that is not secret, in which any two jobs differ."""
     def __ne__(self, value: object, /) -> bool: ...
     def __new__(cls, /) -> UniqueId: ...
     def __repr__(self, /) -> str: ...
     def __setstate__(self, /, state: bytes) -> None:
-        """
-        Takes the bytes that `__getstate__()` gave.
-        """
+        """Takes the bytes that `__getstate__()` gave."""
 
 @final
 class _Collectives:
-    """
-    Collectives of all ranks of a communicator.
-    """
+    """Collectives of all ranks of a communicator."""
     def __enter__(self, /) -> _Collectives: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool | None = None, overlap: bool = False) -> _Collectives:
@@ -1814,9 +1294,7 @@ class _Collectives:
         """
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str) -> None:
-        """
-        Ends the waits of this rank's calls, and those of all other ranks' calls.
-        """
+        """Ends the waits of this rank's calls, and those of all other ranks' calls."""
     def all_reduce_rows(self, /, kernel: _Kernel, args: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex] | Buffer | Sequence[SupportsIndex]], rows: tuple[SupportsIndex, SupportsIndex, SupportsIndex, str], outputs: SupportsGetItem[int, tuple[SupportsIndex, str | None, bool]], stream: "int") -> bool:
         """
         Sums up rows and hands each to a kernel that was made for that: see `Collectives::all_reduce_rows` of the
@@ -1825,27 +1303,19 @@ class _Collectives:
         of the kernel is its bytes, or the address and the size of memory. Returns what `enqueue` returns.
         """
     def capture_of(self, /, stream: "int") -> int | None:
-        """
-        The number of the capture that a stream is part of. None if no capture is active.
-        """
+        """The number of the capture that a stream is part of. None if no capture is active."""
     def check(self, /) -> None:
-        """
-        Raises an error if a complete call failed. Does not block.
-        """
+        """Raises an error if a complete call failed. Does not block."""
     def close(self, /) -> None:
         """
         Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
         that other threads have begun go on. A second `close()` does nothing.
         """
     def deregister(self, /, registered: _Registered) -> None:
-        """
-        Ends a registration on all ranks. All ranks call it together.
-        """
+        """Ends a registration on all ranks. All ranks call it together."""
     @property
     def device(self, /) -> int:
-        """
-        The number of the device.
-        """
+        """The number of the device."""
     def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0, others: "list[int]" = ...) -> bool:
         """
         Puts collectives into a stream. A request is a tuple of kind, address of the input, address of the output,
@@ -1861,18 +1331,12 @@ class _Collectives:
         """
     @property
     def is_simulated(self, /) -> bool:
-        """
-        Whether the device is simulated.
-        """
+        """Whether the device is simulated."""
     @property
     def rank(self, /) -> int:
-        """
-        The number of this rank.
-        """
+        """The number of this rank."""
     def register(self, /, address: SupportsIndex, size: SupportsIndex, symmetric: bool) -> _Registered:
-        """
-        Registers memory on all ranks. All ranks call it together.
-        """
+        """Registers memory on all ranks. All ranks call it together."""
     def selection(self, /, request: Incomplete, protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
         """
         Returns how `enqueue` would carry out the request: the protocol, whether in two steps, and how many blocks and
@@ -1880,9 +1344,7 @@ class _Collectives:
         """
     @property
     def size(self, /) -> int:
-        """
-        The number of ranks.
-        """
+        """The number of ranks."""
     def split(self, /, color: SupportsIndex | None, key: SupportsIndex) -> _Collectives | None:
         """
         Makes collectives of those ranks that give the same color, in the order of their keys. Returns None without a
@@ -1966,9 +1428,7 @@ class _Experts:
 
 @final
 class _Kernel:
-    """
-    A kernel, loaded on the GPU that was current when this was made. `mscclpp.utils.Kernel` is built on it.
-    """
+    """A kernel, loaded on the GPU that was current when this was made. `mscclpp.utils.Kernel` is built on it."""
     def __new__(cls, /, name: str, source: str, headers: SupportsGetItem[int, tuple[str, str]], kernel: str, ptx: str | None = None) -> _Kernel:
         """
         Compiles `source`, unless `ptx` was given, which was compiled from it before. `name` stands in messages.
@@ -1988,30 +1448,20 @@ class _Kernel:
         """
     @staticmethod
     def of_binary(name: str, binary: Buffer | Sequence[SupportsIndex], kernel: str) -> _Kernel:
-        """
-        Loads a cubin or fatbin.
-        """
+        """Loads a cubin or fatbin."""
     @staticmethod
     def of_rms_norm(kernel: str) -> _Kernel:
-        """
-        One of the library's kernels that add a residual and normalise, such as "all_reduce_rms_norm_f16".
-        """
+        """One of the library's kernels that add a residual and normalise, such as "all_reduce_rms_norm_f16"."""
     @property
     def parameter_names(self, /) -> list[str]:
-        """
-        The names of the parameters. The list is empty if the source does not have them.
-        """
+        """The names of the parameters. The list is empty if the source does not have them."""
     @property
     def parameters(self, /) -> list[tuple[int, int]]:
-        """
-        The offset and size of each parameter, in bytes.
-        """
+        """The offset and size of each parameter, in bytes."""
 
 @final
 class _Registered:
-    """
-    A registration of memory. It ends when this object is dropped or given to `_Collectives.deregister`.
-    """
+    """A registration of memory. It ends when this object is dropped or given to `_Collectives.deregister`."""
 
 @final
 class _Routed:
@@ -2045,9 +1495,7 @@ class _Routed:
         """
 
 def _bind_to_node(node: SupportsIndex) -> None:
-    """
-    Binds this thread, and those that it starts later, to the processors of a NUMA node.
-    """
+    """Binds this thread, and those that it starts later, to the processors of a NUMA node."""
 
 def _cached_ptx(name: str, made_from: SupportsGetItem[int, str], make: "collections.abc.Callable[[], str]") -> str:
     """
@@ -2056,24 +1504,16 @@ def _cached_ptx(name: str, made_from: SupportsGetItem[int, str], make: "collecti
     """
 
 def _current_gpu() -> tuple[str, int, tuple[int, int] | None]:
-    """
-    The platform of the current GPU, its number, and its compute capability, if it is one of CUDA.
-    """
+    """The platform of the current GPU, its number, and its compute capability, if it is one of CUDA."""
 
 def _data_types() -> list[tuple[str, int, int]]:
-    """
-    Name, bytes of a number, and code of the kind in DLPack, of each type that has collectives.
-    """
+    """Name, bytes of a number, and code of the kind in DLPack, of each type that has collectives."""
 
 def _device_of(address: SupportsIndex) -> int | None:
-    """
-    The number of the GPU whose memory holds an address.
-    """
+    """The number of the GPU whose memory holds an address."""
 
 def _end_log_queue() -> None:
-    """
-    Closes the queue: lines that are in it are the last ones.
-    """
+    """Closes the queue: lines that are in it are the last ones."""
 
 def _end_proxies() -> None:
     """
@@ -2082,29 +1522,19 @@ def _end_proxies() -> None:
     """
 
 def _log_meeting(text: str) -> None:
-    """
-    Logs a line of the Python layer at level INFO: how ranks meet, and what they make together.
-    """
+    """Logs a line of the Python layer at level INFO: how ranks meet, and what they make together."""
 
 def _log_to_queue(level: SupportsIndex) -> None:
-    """
-    Sends lines of `level`, as `logging` numbers it, and above to the queue from now on, and nowhere else.
-    """
+    """Sends lines of `level`, as `logging` numbers it, and above to the queue from now on, and nowhere else."""
 
 def _next_log_line() -> tuple[str, int, str] | None:
-    """
-    Waits for the next line: the logger's name, the level and the text. None when the queue has ended.
-    """
+    """Waits for the next line: the logger's name, the level and the text. None when the queue has ended."""
 
 def _numa_node(device_id: "typing.SupportsIndex") -> int | None:
-    """
-    The NUMA node of a GPU. None where the system does not say it.
-    """
+    """The NUMA node of a GPU. None where the system does not say it."""
 
 def _start_log() -> None:
-    """
-    Sets up logging as the environment says. Does nothing the second time.
-    """
+    """Sets up logging as the environment says. Does nothing the second time."""
 
 def _synchronize(timeout_sec: SupportsFloat | SupportsIndex, abort: "object") -> None:
     """
@@ -2119,14 +1549,10 @@ def device_count() -> int:
     """
 
 def env() -> Env:
-    """
-    Returns the settings. Every call returns the same object.
-    """
+    """Returns the settings. Every call returns the same object."""
 
 def get_host_name(maxlen: SupportsIndex, delim: str) -> str:
-    """
-    The host name up to `delim`, and at most `maxlen` characters of it.
-    """
+    """The host name up to `delim`, and at most `maxlen` characters of it."""
 
 def races() -> list[Race]:
     """
@@ -2144,9 +1570,7 @@ def set_device(device: "typing.SupportsIndex") -> None:
     """
 
 def version() -> "dict[str, str]":
-    """
-    The names and versions of this library and of the package.
-    """
+    """The names and versions of this library and of the package."""
 
 CppBaseMemoryChannel = BaseMemoryChannel
 CppBaseMemoryChannelDeviceHandle = BaseMemoryChannelDeviceHandle

@@ -9,14 +9,14 @@ use mscclpp::{
 use pyo3::{intern, prelude::*, types::PyTuple};
 
 use crate::{
-    abort::first_of,
     error,
     fifo::PyFifo,
+    macros::first_of,
     memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
     owned,
     port_channel::{PyBasePortChannel, PyPortChannel},
     proxy::PyProxy,
-    semaphore::{PyDeviceToDevice, PyHostToDevice},
+    semaphore_kinds::{PyDeviceToDevice, PyHostToDevice},
 };
 
 /// A tuple of arguments, and the values that a kernel gets for it. Launches keep this, and so the tuple.

@@ -37,7 +37,7 @@ macro_rules! channel {
         }
 
         $crate::owned::closable!($type, inner, |channel| channel.as_ref().map_or(", empty".to_owned(), $about));
-        $crate::abort::abortable!($type, check);
+        $crate::macros::abortable!($type, check);
     };
 }
 pub(crate) use channel;

@@ -3,7 +3,13 @@
 use mscclpp::{Device, DeviceType, EndpointConfig, Transport};
 use pyo3::{PyTypeInfo, inspect::PyStaticExpr, prelude::*, type_hint_union};
 
-use crate::{enums::enumeration, error, ib_config::PyEndpointConfigIb, transport::PyTransport};
+use crate::{
+    enums::enumeration,
+    error,
+    ib_config::PyEndpointConfigIb,
+    transport::PyTransport,
+    uint::{chosen, optional},
+};
 
 enumeration! {
     /// The kind of device that an endpoint is on.
@@ -181,21 +187,4 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ConfigArgument {
         config.max_write_queue_size = chosen("max_write_queue_size", given.max_write_queue_size)?;
         Ok(Self(config))
     }
-}
-
-/// Converts an optional number to Python's form, in which -1 stands for none.
-pub(crate) fn optional<T: TryInto<i64>>(value: Option<T>) -> i64 {
-    value.and_then(|value| value.try_into().ok()).unwrap_or(-1)
-}
-
-/// Converts a number from Python, in which -1 leaves the choice to the library.
-pub(crate) fn chosen<T: TryFrom<i64>>(what: &str, value: i64) -> PyResult<Option<T>> {
-    if value == -1 { Ok(None) } else { number(what, value).map(Some) }
-}
-
-pub(crate) fn number<T: TryFrom<i64>>(what: &str, value: i64) -> PyResult<T> {
-    T::try_from(value).map_err(|_| {
-        let most = u64::MAX >> (64 - 8 * size_of::<T>());
-        error::misuse(format!("{what} is {value}, which is no number from 0 to {most}"))
-    })
 }

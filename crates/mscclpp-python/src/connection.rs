@@ -2,26 +2,25 @@
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
-    process,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use mscclpp::{
     Connection, Context, ContextBuilderExt, ContextExt, DeviceType, Endpoint, EndpointConfig, Error,
-    Ethernet, channels::WeakConnection, errors::CoreError,
+    Ethernet, errors::CoreError,
 };
-use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
-    config::{ConfigArgument, PyDevice, PyEndpointConfig, optional},
+    config::{ConfigArgument, PyDevice, PyEndpointConfig},
     error::{self, OrRaise},
+    known,
     memory::PyRegisteredMemory,
     owned::{Held, Owned, closable},
     raw::Bytes,
     transport::{Flags, PyTransport},
-    uint::Uint,
+    uint::{Uint, optional},
     waiting,
 };
 
@@ -173,7 +172,7 @@ pub(crate) struct PyConnection {
 
 impl PyConnection {
     pub(crate) fn of(connection: Connection) -> Self {
-        remember(&connection);
+        known::remember(&connection);
         Self { inner: Owned::that_may_wait("Connection", connection), is_open: AtomicBool::new(false) }
     }
 
@@ -298,22 +297,3 @@ closable!(PyConnection, inner, |connection| format!(
     connection.label(),
     connection.transport()
 ));
-
-/// The connections of this program, through which a peer's memory is mapped when its address is asked for. Each has
-/// the process that made it, because a forked child has none of its parent's.
-static KNOWN: Mutex<Vec<(u32, WeakConnection)>> = Mutex::new(Vec::new());
-
-fn remember(connection: &Connection) {
-    let mut all = KNOWN.lock();
-    all.retain(|(_, known)| !known.is_closed());
-    if !all.iter().any(|(_, known)| known.is(connection)) {
-        all.push((process::id(), connection.downgrade()));
-    }
-}
-
-/// Returns the connections of this process that are open.
-pub(crate) fn known() -> Vec<Connection> {
-    let all = KNOWN.lock();
-    let ours = all.iter().filter(|(process, _)| *process == process::id());
-    ours.filter_map(|(_, known)| known.upgrade()).collect()
-}

@@ -12,7 +12,7 @@ use pyo3::{
 use crate::{
     communicator::PyCommunicator,
     connection::PyConnection,
-    semaphore::{PyDeviceToDevice, PySemaphore, SharedSemaphore},
+    semaphore::{PySemaphore, SharedSemaphore},
 };
 
 /// The arguments of `Class(semaphore, ...)` or `Class(communicator, connection, ...)`.
@@ -27,11 +27,13 @@ enum Source<'py> {
     Pair(Bound<'py, PyCommunicator>, Bound<'py, PyConnection>),
 }
 
+type OtherSemaphore = fn(&Bound<'_, PyAny>) -> Option<PyResult<Arc<SharedSemaphore>>>;
+
 /// A constructor whose first arguments are a semaphore, or a communicator and a connection.
 pub(crate) struct Constructor {
     pub(crate) name: &'static str,
-    /// Whether it also accepts a semaphore between two kernels.
-    pub(crate) takes_device_to_device: bool,
+    /// Returns the semaphore of an object of the other class that it accepts, if it accepts one.
+    pub(crate) other: Option<OtherSemaphore>,
     /// The names of the remaining arguments.
     pub(crate) rest: &'static [&'static str],
 }
@@ -78,14 +80,12 @@ impl<'py> Arguments<'py> {
 
 impl Constructor {
     fn semaphore(&self, given: &Option<Bound<'_, PyAny>>) -> PyResult<Arc<SharedSemaphore>> {
-        if self.takes_device_to_device
-            && let Some(Ok(semaphore)) = given.as_ref().map(|given| given.cast::<PyDeviceToDevice>())
-        {
-            return semaphore.get().shared();
+        if let Some(semaphore) = self.other.zip(given.as_ref()).and_then(|(other, given)| other(given)) {
+            return semaphore;
         }
-        let expected = match self.takes_device_to_device {
-            true => "a Semaphore or a MemoryDevice2DeviceSemaphore",
-            false => "a Semaphore",
+        let expected = match self.other {
+            Some(_) => "a Semaphore or a MemoryDevice2DeviceSemaphore",
+            None => "a Semaphore",
         };
         self.cast::<PySemaphore>(given, "semaphore", expected)?.get().shared()
     }

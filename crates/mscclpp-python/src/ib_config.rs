@@ -4,8 +4,8 @@ use mscclpp::channels::{IbConfig, IbMode};
 use pyo3::prelude::*;
 
 use crate::{
-    config::{chosen, number, optional},
     enums::enumeration,
+    uint::{chosen, number, optional},
 };
 
 enumeration! {

@@ -33,7 +33,9 @@ mod fifo;
 mod handle;
 mod ib_config;
 mod kernel;
+mod known;
 mod log;
+mod macros;
 mod memory;
 mod memory_channel;
 mod owned;
@@ -43,9 +45,11 @@ mod proxy;
 mod races;
 mod raw;
 mod rendezvous;
+mod requests;
 mod retired;
 mod rows;
 mod semaphore;
+mod semaphore_kinds;
 mod simulated;
 mod transport;
 mod uint;
@@ -108,7 +112,8 @@ mod extension {
         proxy::{PyProxy, PyProxyHandlerResult, end_all},
         races::{PyRace, PyRaceAccess, races},
         rendezvous::{PyRendezvous, log_meeting},
-        semaphore::{PyDeviceToDevice, PyHostToDevice, PyHostToHost, PySemaphore, PySemaphoreStub},
+        semaphore::{PySemaphore, PySemaphoreStub},
+        semaphore_kinds::{PyDeviceToDevice, PyHostToDevice, PyHostToHost},
         transport::{PyTransport, PyTransportFlags},
         unique_id::PyUniqueId,
     };

@@ -4,8 +4,8 @@ use mscclpp::{Connection, Context, DevicePtr, RegisteredMemory, Transport, Trans
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
-    connection,
     error::{self, OrRaise},
+    known,
     owned::{Owned, closable},
     raw::Bytes,
     transport::PyTransportFlags,
@@ -93,7 +93,7 @@ impl PyRegisteredMemory {
             return Ok(ptr.0);
         }
         let map = |connection: &Connection| connection.peer_ptr(&memory).ok().flatten();
-        Ok(py.detach(|| connection::known().iter().find_map(map)).map_or(0, |ptr| ptr.0))
+        Ok(py.detach(|| known::all().iter().find_map(map)).map_or(0, |ptr| ptr.0))
     }
 
     /// How many bytes the memory has.

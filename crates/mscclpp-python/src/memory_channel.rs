@@ -13,7 +13,9 @@ use crate::{
     error::OrRaise,
     handle::{BaseMemoryHandle, MemoryHandle},
     memory::PyRegisteredMemory,
-    semaphore, waiting,
+    semaphore,
+    semaphore_kinds::device_to_device,
+    waiting,
 };
 
 channel! {
@@ -29,7 +31,7 @@ impl PyBaseMemoryChannel {
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let constructor = Constructor { name: "BaseMemoryChannel", takes_device_to_device: true, rest: &[] };
+        let constructor = Constructor { name: "BaseMemoryChannel", other: Some(device_to_device), rest: &[] };
         let Some(arguments) = Arguments::parse(&constructor, args, kwargs)? else {
             return Ok(Self::empty());
         };
@@ -54,7 +56,7 @@ impl PyMemoryChannel {
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let rest = &["dst", "src", "packet_buffer"];
-        let constructor = Constructor { name: "MemoryChannel", takes_device_to_device: true, rest };
+        let constructor = Constructor { name: "MemoryChannel", other: Some(device_to_device), rest };
         let Some(arguments) = Arguments::parse(&constructor, args, kwargs)? else {
             return Ok(Self::empty());
         };

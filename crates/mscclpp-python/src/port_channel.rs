@@ -20,7 +20,8 @@ use crate::{
     memory::PyRegisteredMemory,
     owned::Owned,
     proxy::stoppable,
-    semaphore::{self, PyHostToDevice, PySemaphore, SharedSemaphore},
+    semaphore::{self, PySemaphore, SharedSemaphore},
+    semaphore_kinds::PyHostToDevice,
     uint::Uint,
     waiting,
 };

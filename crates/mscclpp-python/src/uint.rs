@@ -37,3 +37,20 @@ impl<'a, 'py, T: TryFrom<u64>> FromPyObject<'a, 'py> for Uint<T> {
 pub(crate) fn uint<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<T> {
     given.extract().map(|Uint(number)| number)
 }
+
+/// Converts an optional number to Python's form, in which -1 stands for none.
+pub(crate) fn optional<T: TryInto<i64>>(value: Option<T>) -> i64 {
+    value.and_then(|value| value.try_into().ok()).unwrap_or(-1)
+}
+
+/// Converts a number from Python, in which -1 leaves the choice to the library.
+pub(crate) fn chosen<T: TryFrom<i64>>(what: &str, value: i64) -> PyResult<Option<T>> {
+    if value == -1 { Ok(None) } else { number(what, value).map(Some) }
+}
+
+pub(crate) fn number<T: TryFrom<i64>>(what: &str, value: i64) -> PyResult<T> {
+    T::try_from(value).map_err(|_| {
+        let most = u64::MAX >> (64 - 8 * size_of::<T>());
+        error::misuse(format!("{what} is {value}, which is no number from 0 to {most}"))
+    })
+}

@@ -1,6 +1,5 @@
 //! Automation of this repository: `cargo xtask <command>`. Each command has a module of its own.
 
-use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -55,13 +54,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprint!("error: {error}");
-            let mut cause = error.source();
-            while let Some(source) = cause {
-                eprint!(": {source}");
-                cause = source.source();
-            }
-            eprintln!();
+            eprintln!("error: {}", mscclpp_os::Report(&error));
             ExitCode::FAILURE
         }
     }

@@ -5,6 +5,7 @@ use mscclpp_gpu_sys::{Entry, IPC_LAZY_ENABLE_PEER_ACCESS, IpcMemHandle};
 use super::{
     api::Api,
     device::Device,
+    export::Range,
     failure::{check, log_failure},
     pinned::Block,
 };
@@ -50,14 +51,9 @@ impl<D: Api> Imported<D> {
         let advice = "not by the process that made it, once per process";
         check(driver, result, format_args!("{opened} ({advice})"))?;
         let imported = Self { device, address: DevicePtr(address) };
-        let Entry(name, get_range) = functions.mem_get_address_range;
-        let (mut base, mut mapped) = (0, 0usize);
-        // SAFETY: both are valid for the write.
-        let result = unsafe { get_range(&raw mut base, &raw mut mapped, address) };
-        check(driver, result, format_args!("{name} (of memory opened by {opened})"))?;
         // The size is what the peer says; the driver knows what is there.
-        let there = (base + mapped as u64).saturating_sub(imported.address.0);
-        Error::bounds("an imported allocation", 0, size, there)?;
+        let there = Range::of_allocation(driver, imported.address)?;
+        Error::bounds("an imported allocation", 0, size, there.size - (address - there.base))?;
         Ok(imported)
     }
 }

@@ -240,8 +240,8 @@ impl<'a> Bench<'a> {
             for (n, graph) in [&dispatches, &combines, &gathers, &scatters].into_iter().enumerate() {
                 progress.step(&format!("experts, {tokens} tokens, time {launch}"));
                 self.sums.fill(0, self.sums.len(), 0)?;
-                // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
                 let us = stopwatch.time(replays, |stream, mut range| {
+                    // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
                     Ok(range.try_for_each(|_| unsafe { graph.launch(stream) })?)
                 })?;
                 let slowest =
@@ -401,7 +401,8 @@ impl<'a> Gathered<'a> {
         };
         let requests: Vec<_> = self.given.iter().zip(&self.all).map(request).collect();
         // SAFETY: the memory is kept as long as the graph.
-        Ok(unsafe { self.bench.collectives.enqueue(&requests, stream)? })
+        unsafe { self.bench.collectives.enqueue(&requests, stream)? };
+        Ok(())
     }
 
     fn scatter(&self, stream: &Stream) -> Result<()> {

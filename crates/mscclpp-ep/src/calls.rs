@@ -68,6 +68,9 @@ pub struct Dispatch {
     pub(crate) out: Vec<Memory>,
     pub(crate) micro_batch: usize,
     pub(crate) zero_rest: bool,
+    pub(crate) ids_into: Option<Memory>,
+    pub(crate) weights_into: Option<Memory>,
+    pub(crate) sources_into: Option<Memory>,
 }
 
 impl Dispatch {
@@ -84,6 +87,9 @@ impl Dispatch {
             out: Vec::new(),
             micro_batch: 0,
             zero_rest: false,
+            ids_into: None,
+            weights_into: None,
+            sources_into: None,
         }
     }
 
@@ -116,6 +122,25 @@ impl Dispatch {
     /// The memory for the next tensor that comes. Of quantised tokens the second is for the scales.
     pub fn and(mut self, rows: impl Into<Memory>) -> Self {
         self.out.push(rows.into());
+        self
+    }
+
+    /// Memory for the local experts of each row of the layout: K numbers of the type of `topk_ids`, -1 for experts of other
+    /// ranks. They are stored for rows that came, and for no others. [`Layout::Rank`] has R x C rows.
+    pub fn ids_into(mut self, ids: impl Into<Memory>) -> Self {
+        self.ids_into = Some(ids.into());
+        self
+    }
+
+    /// Memory for the weights of each row of the layout: K floats, those of other ranks' experts, too.
+    pub fn weights_into(mut self, weights: impl Into<Memory>) -> Self {
+        self.weights_into = Some(weights.into());
+        self
+    }
+
+    /// Memory for the source of each row of the layout: its rank and the number of its token there, two 32-bit numbers.
+    pub fn sources_into(mut self, sources: impl Into<Memory>) -> Self {
+        self.sources_into = Some(sources.into());
         self
     }
 

@@ -162,7 +162,20 @@ impl Experts {
             Some(weights) => weights.at_least("topk_weights", sent * choices * 4, 4)?,
             None => DevicePtr::NULL,
         };
+        let all = u64::from(self.handle.ranks) * u64::from(self.handle.capacity);
+        let of_layout = if dispatch.layout == Layout::Rank { all } else { call.out_rows };
+        for (at, memory, what, row, alignment) in [
+            (&mut call.out_ids, &dispatch.ids_into, "the memory for ids", choices * id_bytes, id_bytes),
+            (&mut call.out_weights, &dispatch.weights_into, "the memory for weights", choices * 4, 4),
+            (&mut call.out_sources, &dispatch.sources_into, "the memory for sources", 8, 4),
+        ] {
+            if let Some(memory) = memory {
+                *at = memory.at_least(what, of_layout * row, alignment)?;
+            }
+        }
+        let along = [&dispatch.ids_into, &dispatch.weights_into, &dispatch.sources_into];
         let memories = [ids].into_iter().chain(weights).chain(rows).chain(&dispatch.out);
+        let memories = memories.chain(along.into_iter().flatten());
         self.launch_dispatch(call, &tables, memories, stream)?;
         if refused {
             let (rank, capacity) = (self.rank_in_job(), self.handle.capacity as usize);
@@ -342,6 +355,9 @@ impl Experts {
             rows: [DevicePtr::NULL; PARTS],
             tables: tables.ptr(),
             out: [DevicePtr::NULL; PARTS],
+            out_ids: DevicePtr::NULL,
+            out_weights: DevicePtr::NULL,
+            out_sources: DevicePtr::NULL,
             out_rows: u64::MAX,
             tokens: tokens as u32,
             id_bytes: 4,

@@ -42,7 +42,7 @@ fn facts() -> Vec<Fact> {
     offsets!(EpCounts, "EpCounts": "epoch" epoch, "tokens" tokens, "layout" layout, "sent" sent, "received" received,
         "theirs" theirs);
     offsets!(EpDispatch, "EpDispatch": "ids" ids, "weights" weights, "rows" rows, "tables" tables, "out" out,
-        "outRows" out_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment,
+        "outIds" out_ids, "outWeights" out_weights, "outSources" out_sources, "outRows" out_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment,
         "microBatch" micro_batch, "again" again, "refused" refused, "zero" zero);
     offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out,
         "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row);

@@ -121,6 +121,11 @@ struct EpDispatch {
   uint8_t* tables;
   // The memory of the layout.
   uint8_t* out[EpMaxParts];
+  // For each row of the layout its local experts (numbers of idBytes, -1 elsewhere) and weights, [rows, topK], and its rank and
+  // token, [rows, 2]; or null.
+  uint8_t* outIds;
+  uint8_t* outWeights;
+  uint8_t* outSources;
   uint64_t outRows;
   uint32_t tokens, idBytes, layout, alignment, microBatch;
   // Whether the tables are those of a routing that is used again; whether this rank has too many tokens, and sends none;

@@ -473,42 +473,49 @@ struct EpDispatcher {
     uint8_t* const received =
         call.tables + ep.tableReceived + (static_cast<uint64_t>(row.r) * ep.capacity + row.n) * ep.segmentStride[ep.parts];
     bool failed = false;
-    // Thread k has the places for choices k and k + 32, or ~0.
-    uint32_t places[2] = {~0u, ~0u};
+    // Thread k has the local experts, weights and places for choices k and k + 32; ~0 is no expert or no place.
+    uint32_t locals[2] = {~0u, ~0u}, weights[2] = {0, 0}, places[2] = {~0u, ~0u}, token = 0;
     for (uint32_t half = 0; half < 2; ++half) {
       const uint32_t k = half * 32 + b.lane;
       if (k >= choices || failed) continue;
       if (call.again) {
+        locals[half] = load4(received + (1 + k) * 4ull);
+        weights[half] = load4(received + (1 + choices + k) * 4ull);
         places[half] = load4(received + (1 + 2 * choices + k) * 4ull);
         continue;
       }
-      uint32_t local = 0, place = 0, weight = 0;
-      failed = !(takeNumber(row, 1 + k, local) && takeNumber(row, 1 + 2 * choices + k, place));
-      if (!failed && local != ~0u) places[half] = placeOf(row, local, place);
+      uint32_t place = 0;
+      failed = !(takeNumber(row, 1 + k, locals[half]) && takeNumber(row, 1 + 2 * choices + k, place));
+      if (!failed && locals[half] != ~0u) places[half] = placeOf(row, locals[half], place);
       if (row.sub != 0) continue;
-      failed = failed || !takeNumber(row, 1 + choices + k, weight);
-      store4(received + (1 + k) * 4ull, local);
-      store4(received + (1 + choices + k) * 4ull, weight);
+      failed = failed || !takeNumber(row, 1 + choices + k, weights[half]);
+      store4(received + (1 + k) * 4ull, locals[half]);
+      store4(received + (1 + choices + k) * 4ull, weights[half]);
       store4(received + (1 + 2 * choices + k) * 4ull, places[half]);
     }
-    if (!call.again && row.sub == 0 && b.lane == 0) {
-      uint32_t token = 0;
-      failed = failed || !takeNumber(row, 0, token);
-      store4(received, token);
+    if (call.again) {
+      token = load4(received);
+    } else if (row.sub == 0 && !failed) {
+      failed = !takeNumber(row, 0, token);
+      if (b.lane == 0) store4(received, token);
     }
     if (warpFailed(failed)) return false;
+    // Calls `use` with the number of each place of the row in the layout. All threads of the warp call it.
+    const auto forNumbers = [&](auto use) {
+      uint32_t last = ~0u;
+      for (uint32_t k = 0; k < choices; ++k) {
+        const uint32_t place = warpShuffle(places[k / 32], k);
+        if (place != ~0u && place != last) use(static_cast<uint64_t>(place));
+        last = place;
+      }
+    };
+    if (row.sub == 0) forNumbers([&](uint64_t place) { storeRoute(row, place, token, locals, weights); });
     if (call.layout == EpLayoutRank && !row.asPackets) return true;
     for (uint32_t segment = 0; segment < ep.parts; ++segment) {
       const uint32_t bytes = ep.segmentBytes[segment], words = (bytes + 7) / 8;
       uint8_t* const from = rowAt(ep.rank, row.r, row.n, segment);
-      // Calls `use` with each place of the row in the layout. All threads of the warp call it.
       const auto forPlaces = [&](auto use) {
-        uint32_t last = ~0u;
-        for (uint32_t k = 0; k < choices; ++k) {
-          const uint32_t place = warpShuffle(places[k / 32], k);
-          if (place != ~0u && place != last) use(call.out[segment] + static_cast<uint64_t>(place) * bytes);
-          last = place;
-        }
+        forNumbers([&](uint64_t place) { use(call.out[segment] + place * bytes); });
       };
       if (!row.asPackets) {
         forPlaces([&](uint8_t* place) { copy<4>(place, from, bytes, row.sub * 32 + b.lane, row.subs * 32); });
@@ -529,6 +536,24 @@ struct EpDispatcher {
       }
     }
     return !warpFailed(failed);
+  }
+
+  // Stores what came with a row where the caller wants it: thread k has that of choices k and k + 32.
+  MSCCLPP_DEVICE_INLINE void storeRoute(const Row& row, uint64_t place, uint32_t token, const uint32_t (&locals)[2],
+                                        const uint32_t (&weights)[2]) const {
+    for (uint32_t half = 0; half < 2; ++half) {
+      const uint32_t k = half * 32 + b.lane;
+      if (k >= ep.topK) break;
+      const uint64_t at = place * ep.topK + k;
+      if (call.outWeights != nullptr) store4(call.outWeights + at * 4, weights[half]);
+      if (call.outIds == nullptr) continue;
+      if (call.idBytes == 8) {
+        store8(call.outIds + at * 8, static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(locals[half]))));
+      } else {
+        store4(call.outIds + at * 4, locals[half]);
+      }
+    }
+    if (call.outSources != nullptr && b.lane < 2) store4(call.outSources + (place * 2 + b.lane) * 4, b.lane == 0 ? row.r : token);
   }
 
   // Returns the number of a row in the layout, or ~0 if the memory ends before it.

@@ -90,6 +90,11 @@ struct Call {
     layout: Layout,
     parts: Vec<DeviceBuffer>,
     out: Vec<DeviceBuffer>,
+    /// The memory for ids, weights and sources of the rows that come.
+    along: [DeviceBuffer; 3],
+    id_bytes: usize,
+    /// Whether the weights did not travel: all are 1.
+    late_weights: bool,
     part_bytes: Vec<usize>,
     rows: usize,
     zero: bool,
@@ -145,9 +150,26 @@ fn dispatch(
         call = call.into(layout, slice(0));
         call = (1..out.len()).fold(call, |call, i| call.and(slice(i)));
     }
+    let id_bytes = if options.id_type == IdType::I64 { 8 } else { 4 };
+    let along =
+        [model.top_k * id_bytes, model.top_k * 4, 8].map(|bytes| unwritten(gpu, (rows * bytes) as u64));
+    let call = call.ids_into(&along[0]).weights_into(&along[1]).sources_into(&along[2]);
     let routed =
         experts.dispatch(&call.micro_batch(micro_batch).zero_rest(zero), stream).expect("a dispatch");
-    (routed, Call { layout, parts, out, part_bytes, rows, zero })
+    (
+        routed,
+        Call {
+            layout,
+            parts,
+            out,
+            along,
+            id_bytes,
+            late_weights: options.late_weights,
+            part_bytes,
+            rows,
+            zero,
+        },
+    )
 }
 
 /// Compares what came with the oracle.
@@ -168,6 +190,29 @@ fn check_dispatch(
     for row in rows {
         let came = routed.row(row.source, row.number).expect("a row");
         assert_eq!((came.0 as usize, &came.1), (row.token, &row.local), "rank {rank}, row {row:?}");
+    }
+    let along = |of: usize, bytes: usize| read(&call.along[of], 0, (call.rows * bytes) as u64);
+    let (ids, weights, sources) =
+        (along(0, model.top_k * call.id_bytes), along(1, 4 * model.top_k), along(2, 8));
+    for (row, places) in rows.iter().zip(&places) {
+        let id = |local: &i32| i64::from(*local).to_le_bytes()[..call.id_bytes].to_vec();
+        let expected = [
+            row.local.iter().flat_map(id).collect::<Vec<u8>>(),
+            row.weights
+                .iter()
+                .flat_map(|weight| if call.late_weights { 1f32 } else { *weight }.to_le_bytes())
+                .collect(),
+            [row.source as u32, row.token as u32].iter().flat_map(|number| number.to_le_bytes()).collect(),
+        ];
+        for place in places.iter().flatten() {
+            for (there, expected) in [&ids, &weights, &sources].into_iter().zip(&expected) {
+                assert_eq!(
+                    &there[place * expected.len()..][..expected.len()],
+                    expected,
+                    "rank {rank}, {row:?}"
+                );
+            }
+        }
     }
     for (part, bytes) in call.part_bytes.iter().enumerate() {
         let there = match call.layout {

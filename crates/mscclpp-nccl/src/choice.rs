@@ -99,6 +99,13 @@ impl Choice {
     /// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE) if the configuration forces a protocol that is not possible.
     pub(crate) fn check(&self, collectives: &Collectives, request: &Request<'_>) -> Result<(), Failure> {
         let Some(protocol) = self.protocol.filter(|_| self.forced) else { return Ok(()) };
+        if collectives.n_nodes() > 1 {
+            return Err(Failure::usage(format!(
+                "algSelection is {protocol} in ncclCollConfig_t, and the communicator has several nodes, or devices that do not \
+                 reach each other's memory: there no protocol can be chosen; leave algSelection out, or set forceAlgSelection \
+                 to 0"
+            )));
+        }
         match collectives.selection_with(request, self)? {
             Some(selection) if selection.protocol != protocol => Err(Failure::usage(format!(
                 "algSelection is {protocol} in ncclCollConfig_t, by which this call cannot be done; without it, it is done by {}",

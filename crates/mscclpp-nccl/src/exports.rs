@@ -321,12 +321,12 @@ plain! {
         teams::world(comm)
     }
 
-    /// The team of the ranks whose devices reach each other's memory, which are all ranks.
+    /// The team of the ranks of this node.
     fn ncclTeamLsa/pncclTeamLsa(comm: Handle) -> Team {
-        teams::world(comm)
+        teams::lsa(comm)
     }
 
-    /// The team of the ranks that have this rank's number on their nodes. All ranks are on one node, so it is this rank alone.
+    /// The team of the ranks that have this rank's number on their nodes.
     fn ncclTeamRail/pncclTeamRail(comm: Handle) -> Team {
         teams::rail(comm)
     }
@@ -336,9 +336,9 @@ plain! {
         teams::to_world(comm, team, rank)
     }
 
-    /// Converts a rank's number in a team to its number among the ranks whose devices reach each other's memory.
+    /// Converts a rank's number in a team to its number among the ranks of this node.
     fn ncclTeamRankToLsa/pncclTeamRankToLsa(comm: Handle, team: Team, rank: c_int) -> c_int {
-        teams::to_world(comm, team, rank)
+        teams::to_lsa(comm, team, rank)
     }
 }
 

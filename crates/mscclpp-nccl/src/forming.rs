@@ -3,7 +3,7 @@
 
 use std::{
     ffi::c_int,
-    hash::{BuildHasher, Hasher, RandomState},
+    hash::{BuildHasher, DefaultHasher, Hasher, RandomState},
     sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
@@ -201,8 +201,15 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let (rank, ranks) = comm.position()?;
     let bootstrap = meet(comm, job)?;
     let spare = (ranks > 1).then(|| Spare::create(env)).transpose()?;
+    let node = match id::node(env)? {
+        Some(node) => node.to_owned(),
+        None => mscclpp::provider::host_id().map_err(Below::from)?,
+    };
+    let mut hash_of_node = DefaultHasher::new();
+    hash_of_node.write(node.as_bytes());
     let hello = Hello {
         uuid: comm.gpu.properties().uuid,
+        node: hash_of_node.finish(),
         p2p_disabled: env.p2p_disabled && ranks > 1,
         same_gpu: env.same_gpu,
         fallback: env.fallback.is_some(),
@@ -214,7 +221,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let all = bootstrap.all_gather(&hello.to_bytes())?;
     let all = all.iter().enumerate().map(|(rank, bytes)| Hello::parse(rank, bytes));
     let all = all.collect::<Result<Vec<_>, _>>()?;
-    if let Some(why) = hello::uncovered(&all, bootstrap.n_ranks_per_ipc_domain()) {
+    if let Some(why) = hello::uncovered(&all) {
         if let Some(rank) = all.iter().position(|hello| !hello.fallback) {
             return Ok(Err(Failure::usage(format!(
                 "{why}; with MSCCLPP_NCCL_FALLBACK on all ranks NCCL does it, and rank {rank} has none"
@@ -226,15 +233,12 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         return Ok(Err(failure));
     }
     let (least, most) = hello::blocks(&all);
-    let devices: Vec<[u8; 16]> = all.iter().map(|hello| hello.uuid).collect();
     let communicator = Communicator::with_context(bootstrap, Context::on(comm.gpu.platform()));
     let mut builder = Collectives::builder(&communicator, &comm.gpu)
         // Programs that use NCCL run its calls beside other kernels, such as matrix multiplications.
         .overlap(true)
-        .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE));
-    if let Some(node) = id::node(env)? {
-        builder = builder.node(node);
-    }
+        .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE))
+        .node(node);
     if let Some(mebibytes) = env.scratch {
         builder = builder.scratch(u64::from(mebibytes) << 20);
     }
@@ -249,7 +253,12 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         Err(error @ Error::Below(mscclpp::Error::Differ { .. })) => return Ok(Err(named(error))),
         connected => connected?,
     };
+    let links: Vec<String> = match report::is_info() {
+        true => all.iter().enumerate().map(|(other, hello)| link(comm, other, hello, &all[rank])).collect(),
+        false => Vec::new(),
+    };
     let ours = Ours {
+        nodes: all.iter().map(|hello| hello.node).collect(),
         hash: all[0].hash,
         least_blocks: least,
         signals: OnceLock::new(),
@@ -262,7 +271,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         spare: spare.map(Arc::new),
     };
     if report::is_info() {
-        report::info(&formed(comm, &ours, &devices, begun.elapsed()));
+        report::info(&formed(comm, &ours, &links, begun.elapsed()));
     }
     Ok(Ok(Backend::Ours(Box::new(ours))))
 }
@@ -282,9 +291,8 @@ fn named(error: Error) -> Failure {
 }
 
 /// The line that reports a new communicator.
-fn formed(comm: &Comm, ours: &Ours, devices: &[[u8; 16]], took: Duration) -> String {
+fn formed(comm: &Comm, ours: &Ours, links: &[String], took: Duration) -> String {
     let mebibytes = ours.device_bytes() >> 20;
-    let links: Vec<String> = devices.iter().enumerate().map(|(rank, uuid)| link(comm, rank, uuid)).collect();
     format!(
         "{}: on {}, {mebibytes} MiB of its memory, formed in {took:.1?}; {}; all_reduce by {}",
         comm.name(),
@@ -295,8 +303,9 @@ fn formed(comm: &Comm, ours: &Ours, devices: &[[u8; 16]], took: Duration) -> Str
 }
 
 /// Describes how a rank's device is reached.
-fn link(comm: &Comm, rank: usize, uuid: &[u8; 16]) -> String {
+fn link(comm: &Comm, rank: usize, Hello { node, uuid, .. }: &Hello, own: &Hello) -> String {
     let how = match comm.gpu.peer_access_by_uuid(uuid) {
+        _ if *node != own.node => "Ethernet to another node",
         _ if *uuid == comm.gpu.properties().uuid => "this device",
         Ok(Some(access)) if access.native_atomics => "peer memory with atomics",
         Ok(Some(access)) if access.reachable => "peer memory without atomics",

@@ -1,7 +1,9 @@
 //! The greetings that ranks exchange when they have met, and what ranks conclude from them.
 
+use std::collections::BTreeSet;
+
 use mscclpp::Gpu;
-use mscclpp_collectives::MAX_RANKS;
+use mscclpp_collectives::{MAX_RANKS, MAX_RANKS_OF_NODES};
 
 use crate::{abi::UniqueId, failure::Failure};
 
@@ -10,6 +12,8 @@ use crate::{abi::UniqueId, failure::Failure};
 pub(crate) struct Hello {
     /// The identity of the rank's device.
     pub(crate) uuid: [u8; 16],
+    /// The hash of the name of the rank's node.
+    pub(crate) node: u64,
     /// Whether the rank's device must not reach the memory of others.
     pub(crate) p2p_disabled: bool,
     /// Whether the rank may share its device with another rank.
@@ -40,8 +44,8 @@ impl std::fmt::Debug for UniqueId {
 }
 
 /// The first bytes of a greeting, of which the last is its version.
-const MARK: [u8; 4] = *b"MSN\x02";
-const SIZE: usize = 4 + 1 + 16 + 4 + 4 + 8 + 128;
+const MARK: [u8; 4] = *b"MSN\x03";
+const SIZE: usize = 4 + 1 + 16 + 4 + 4 + 8 + 128 + 8;
 
 impl Hello {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -53,6 +57,7 @@ impl Hello {
         bytes.extend(self.max_blocks.unwrap_or(0).to_le_bytes());
         bytes.extend(self.hash.to_le_bytes());
         bytes.extend(self.spare.map_or([0; 128], |id| id.0));
+        bytes.extend(self.node.to_le_bytes());
         bytes
     }
 
@@ -86,22 +91,39 @@ impl Hello {
             max_blocks: number(25),
             hash: u64::from_le_bytes(std::array::from_fn(|i| bytes[29 + i])),
             spare: flag(3).then(|| UniqueId(std::array::from_fn(|i| bytes[37 + i]))),
+            node: u64::from_le_bytes(std::array::from_fn(|i| bytes[165 + i])),
         })
     }
 }
 
 /// The reason why this library does not cover these ranks, or `None` if it does. All ranks get the same answer.
-pub(crate) fn uncovered(all: &[Hello], on_this_node: usize) -> Option<String> {
+pub(crate) fn uncovered(all: &[Hello]) -> Option<String> {
     if let Some(rank) = all.iter().position(|hello| hello.p2p_disabled) {
         return Some(format!("rank {rank} has NCCL_P2P_DISABLE=1, and data goes by peer memory alone"));
     }
-    if all.len() > MAX_RANKS {
-        return Some(format!("there are {} ranks; {MAX_RANKS} are the most", all.len()));
+    let (nodes, ranks) = (nodes(all), all.len());
+    if nodes.len() > 1 && all.iter().any(|hello| hello.fallback) {
+        return Some("the ranks are on several nodes, and MSCCLPP_NCCL_FALLBACK is set".to_owned());
     }
-    if on_this_node < all.len() {
-        return Some("the ranks are on several nodes, and the collectives are those of one".to_owned());
+    let of_node = nodes.iter().map(|node| all.iter().filter(|hello| hello.node == *node).count()).max();
+    if let Some(of_node) = of_node.filter(|of_node| *of_node > MAX_RANKS) {
+        return Some(format!("there are {of_node} ranks on one node; {MAX_RANKS} are the most"));
+    }
+    if ranks > MAX_RANKS_OF_NODES {
+        let nodes = nodes.len();
+        return Some(format!("there are {ranks} ranks on {nodes} nodes; {MAX_RANKS_OF_NODES} are the most"));
     }
     None
+}
+
+/// The nodes of the ranks.
+fn nodes(all: &[Hello]) -> BTreeSet<u64> {
+    all.iter().map(|hello| hello.node).collect()
+}
+
+/// The device of a rank. Nodes that are simulated have devices with the same identities.
+fn device(hello: &Hello) -> (u64, [u8; 16]) {
+    (hello.node, hello.uuid)
 }
 
 /// Checks that no two ranks are on one device, unless both allow it.
@@ -111,7 +133,7 @@ pub(crate) fn uncovered(all: &[Hello], on_this_node: usize) -> Option<String> {
 pub(crate) fn check_devices(all: &[Hello], rank: usize, gpu: &Gpu) -> Result<(), Failure> {
     for (b, second) in all.iter().enumerate() {
         for (a, first) in all[..b].iter().enumerate() {
-            if first.uuid == second.uuid && !(first.same_gpu && second.same_gpu) {
+            if device(first) == device(second) && !(first.same_gpu && second.same_gpu) {
                 let own = if rank == a || rank == b { format!(", {gpu}") } else { String::new() };
                 return Err(Failure::usage(format!(
                     "ranks {a} and {b} are on the same device{own}: give each rank its own (cudaSetDevice before the \
@@ -125,8 +147,8 @@ pub(crate) fn check_devices(all: &[Hello], rank: usize, gpu: &Gpu) -> Result<(),
 
 /// The largest number of ranks that share one device. The calls of them all need room on it at the same time.
 pub(crate) fn sharing(all: &[Hello]) -> u32 {
-    let of = |uuid: &[u8; 16]| all.iter().filter(|other| other.uuid == *uuid).count();
-    let most = all.iter().map(|hello| of(&hello.uuid)).max();
+    let of = |hello| all.iter().filter(|other| device(other) == device(hello)).count();
+    let most = all.iter().map(of).max();
     most.and_then(|most| u32::try_from(most).ok()).unwrap_or(1)
 }
 
@@ -144,9 +166,10 @@ mod tests {
     fn hello(device: u8) -> Hello {
         Hello {
             uuid: [device; 16],
+            node: 6 << 60,
             p2p_disabled: false,
             same_gpu: false,
-            fallback: true,
+            fallback: false,
             min_blocks: None,
             max_blocks: Some(7),
             hash: 5 << 60,
@@ -168,18 +191,26 @@ mod tests {
     #[test]
     fn what_is_not_covered_has_a_reason() {
         let two = [hello(0), hello(1)];
-        assert_eq!(uncovered(&two, 2), None);
-        assert!(uncovered(&two, 1).unwrap().contains("several nodes"));
-        assert!(
-            uncovered(&[hello(0), Hello { p2p_disabled: true, ..hello(1) }], 2).unwrap().contains("rank 1")
-        );
-        assert!(uncovered(&vec![hello(0); 17], 17).unwrap().contains("17 ranks"));
+        assert_eq!(uncovered(&two), None);
+        assert_eq!(uncovered(&two.clone().map(|rank| Hello { fallback: true, ..rank })), None);
+        let apart = |fallback| [hello(0), Hello { node: 1, fallback, ..hello(1) }];
+        assert_eq!(uncovered(&apart(false)), None);
+        assert!(uncovered(&apart(true)).unwrap().contains("several nodes"));
+        assert!(uncovered(&[hello(0), Hello { p2p_disabled: true, ..hello(1) }]).unwrap().contains("rank 1"));
+        let of_nodes = |counts: &[usize]| -> Vec<Hello> {
+            let nodes = counts.iter().enumerate();
+            nodes.flat_map(|(node, n)| vec![Hello { node: node as u64, ..hello(0) }; *n]).collect()
+        };
+        assert_eq!(uncovered(&of_nodes(&[16, 16, 16, 16])), None);
+        assert!(uncovered(&of_nodes(&[17])).unwrap().contains("17 ranks on one node; 16 "));
+        assert!(uncovered(&of_nodes(&[1, 17])).unwrap().contains("17 ranks on one node; 16 "));
+        assert!(uncovered(&of_nodes(&[16, 16, 16, 16, 1])).unwrap().contains("65 ranks on 5 nodes; 64 "));
     }
 
     #[test]
     fn ranks_of_one_device_are_counted() {
         assert_eq!(sharing(&[hello(0), hello(1), hello(0), hello(2)]), 2);
-        assert_eq!(sharing(&[hello(0)]), 1);
+        assert_eq!(sharing(&[hello(0), Hello { node: 1, ..hello(0) }]), 1);
     }
 
     #[test]

@@ -168,7 +168,7 @@ pub(crate) fn of_window(comm: Handle, window: Handle) -> Result<*mut c_void, Fai
     windows.get(&window.addr()).map(|window| window.at).ok_or_else(|| unknown(&comm, window))
 }
 
-/// `ncclGetPeerDevicePointer` and `ncclGetLsaDevicePointer`: the address at which this rank's device reaches the memory that a
+/// `ncclGetPeerDevicePointer`: the address at which this rank's device reaches the memory that a
 /// rank has registered in a window. Reading and writing there is the program's to order.
 pub(crate) fn of_peer(window: Handle, offset: usize, peer: c_int) -> Result<*mut c_void, Failure> {
     let comm = comm::with_window(window)?;
@@ -189,6 +189,19 @@ pub(crate) fn of_peer(window: Handle, offset: usize, peer: c_int) -> Result<*mut
         return Err(Failure::argument(format!("`offset` is {offset} in a window of {bytes} bytes")));
     }
     Ok(at.wrapping_byte_add(offset))
+}
+
+/// `ncclGetLsaDevicePointer`: as [`of_peer`], for a rank of this node.
+pub(crate) fn of_lsa_peer(window: Handle, offset: usize, peer: c_int) -> Result<*mut c_void, Failure> {
+    if let Backend::Ours(ours) = comm::with_window(window)?.formed()?
+        && !ours.has_signals()
+    {
+        return Err(Failure::usage(
+            "not covered: peers' memory of a window in a communicator of several nodes, or of devices that do not reach each \
+             other's memory",
+        ));
+    }
+    of_peer(window, offset, peer)
 }
 
 /// The communicator of a handle, checked for registering `buffer` with it.

@@ -103,9 +103,9 @@ fn put(comm: &Comm, peer: usize, source: &Source) -> Result<Put, Failure> {
 fn of(comm: &Comm) -> Result<&Signals, Failure> {
     match comm.backend()? {
         Backend::Handed(_) => Err(Failure::usage("not covered: signals of a communicator that NCCL has")),
-        Backend::Ours(ours) if !ours.has_signals() => {
-            Err(Failure::usage("not covered: signals between devices that do not reach each other's memory"))
-        }
+        Backend::Ours(ours) if !ours.has_signals() => Err(Failure::usage(
+            "not covered: signals in a communicator of several nodes, or of devices that do not reach each other's memory",
+        )),
         Backend::Ours(ours) => ours.signals.get().ok_or_else(|| {
             Failure::usage(
                 "there are no signals before all ranks have registered a window (ncclCommWindowRegister)",

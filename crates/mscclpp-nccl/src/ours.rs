@@ -22,6 +22,8 @@ pub(crate) struct Ours {
     pub(crate) recorder: Recorder,
     /// A number that is the same on all ranks, and differs between communicators.
     pub(crate) hash: u64,
+    /// The hash of the name of each rank's node.
+    pub(crate) nodes: Vec<u64>,
     /// The fewest blocks of a call.
     pub(crate) least_blocks: Option<u32>,
     /// The signals of windows, from the first window on.
@@ -31,9 +33,14 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    /// Whether the devices of all ranks reach each other's memory, so that there can be signals.
+    /// Whether the devices of all ranks reach each other's memory, so that there can be signals and peers' windows.
     pub(crate) fn has_signals(&self) -> bool {
         self.collectives.n_nodes() == 1
+    }
+
+    /// The ranks that are on the same node as `rank`.
+    pub(crate) fn on_node_of(&self, rank: usize) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|other| self.nodes[*other] == self.nodes[rank]).collect()
     }
 
     /// Sets the signals up, unless they are. All ranks call this together.

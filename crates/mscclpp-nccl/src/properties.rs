@@ -1,6 +1,6 @@
 //! The properties of a communicator, its memory, and how it is suspended.
 
-use std::{ffi::c_int, ptr};
+use std::{collections::BTreeSet, ffi::c_int, ptr};
 
 use crate::{
     abi::{CommProperties, Handle},
@@ -38,7 +38,7 @@ pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result
         device_api_support: false,
         multimem_support: false,
         gin_type: 0,
-        n_lsa_teams: 1,
+        n_lsa_teams: as_int(ours.nodes.iter().collect::<BTreeSet<_>>().len()),
         host_rma_support: ours.has_signals(),
         railed_gin_type: 0,
         comm_hash: ours.hash,

@@ -46,12 +46,12 @@ nccl! {
         memory::of_peer(window, offset, peer).map(|memory| place.set(memory))
     }
 
-    /// The same as [`ncclGetPeerDevicePointer`], as all ranks reach each other's memory.
+    /// The same as [`ncclGetPeerDevicePointer`], for a rank of this node. With several nodes windows are not mapped.
     fn ncclGetLsaDevicePointer/pncclGetLsaDevicePointer(
         window: Handle, offset: usize, lsaRank: c_int, outPtr: *mut *mut c_void,
     ) {
         let place = OutPointer::at(outPtr, "outPtr")?;
-        memory::of_peer(window, offset, lsaRank).map(|memory| place.set(memory))
+        memory::of_lsa_peer(window, offset, lsaRank).map(|memory| place.set(memory))
     }
 
     /// The handle of a parameter.

@@ -23,16 +23,22 @@ pub(crate) fn role() -> Option<(String, usize)> {
 
 /// Starts the processes of a job, and passes rank 0's unique id to the others.
 pub(crate) fn start(role: &str, variables: &[(&str, &str)]) -> Vec<Child> {
+    start_ranks(N, role, variables)
+}
+
+/// [`start`] with `ranks` processes.
+pub(crate) fn start_ranks(ranks: usize, role: &str, variables: &[(&str, &str)]) -> Vec<Child> {
     let port = reserve_port();
     let command = |rank: usize| {
         let mut command: Command = this_program();
         for (name, value) in variables {
-            command.env(name, value.replace("PORT", &port.to_string()).replace("RANK", &rank.to_string()));
+            let value = value.replace("PORT", &port.to_string()).replace("RANK", &rank.to_string());
+            command.env(name, value.replace("NODE", &(rank / 2).to_string()));
         }
         command
     };
     let mut children: Vec<Child> =
-        (0..N).map(|rank| Child::start_by(command(rank), &[role, &rank.to_string()])).collect();
+        (0..ranks).map(|rank| Child::start_by(command(rank), &[role, &rank.to_string()])).collect();
     let id = children[0].next_line();
     children[1..].iter_mut().for_each(|child| child.tell(&id));
     children

@@ -28,7 +28,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         succeed("ranks_share_a_device_if_they_may", &[("MSCCLPP_NCCL_SAME_GPU", "1")]),
         succeed("a_communicator_that_does_not_form_in_time_is_an_error", &[("MSCCLPP_NCCL_TIMEOUT", "1")]),
         succeed("peers_whose_memory_must_not_be_reached_are_not_covered", &[("NCCL_P2P_DISABLE", "1")]),
-        succeed("ranks_of_several_nodes_are_not_covered", &[("MSCCLPP_HOSTID", "node RANK")]),
         succeed("devices_that_reach_no_peer_memory_are_served", &[("MSCCLPP_SIM_PEER_ACCESS", "none")]),
         succeed("few_blocks_are_enough", &[("NCCL_MAX_CTAS", "1"), ("NCCL_MIN_CTAS", "1")]),
         succeed("a_malformed_variable_is_named", &[("MSCCLPP_NCCL_TIMEOUT", "soon")]),
@@ -64,9 +63,6 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
         }
         "peers_whose_memory_must_not_be_reached_are_not_covered" => {
             refused(id(rank), rank, INVALID_USAGE, "NCCL_P2P_DISABLE=1");
-        }
-        "ranks_of_several_nodes_are_not_covered" => {
-            refused(id(rank), rank, INVALID_USAGE, "several nodes");
         }
         "a_malformed_variable_is_named" => {
             let (nccl, mut id) = (nccl(), UniqueId([0; 128]));

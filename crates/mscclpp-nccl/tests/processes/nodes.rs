@@ -1,0 +1,205 @@
+//! Four ranks on two nodes. Nodes have names of their own, and simulated devices with the same identities.
+
+use std::{ffi::c_int, ptr, time::Instant};
+
+use libtest_mimic::{Failed, Trial};
+use mscclpp_test_support::{
+    Child,
+    child::{self, say},
+    until,
+};
+
+use crate::{
+    job::{id, start_ranks},
+    support::nccl::{
+        CollConfig, Handle, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, Stream, Team, WaitSignal,
+        nccl,
+    },
+};
+
+const F32: c_int = 7;
+const RANKS: usize = 4;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |name: &'static str, variable: &'static str, killed: Option<usize>| {
+        Trial::test(name, move || -> Result<(), Failed> {
+            let mut children = start_ranks(RANKS, name, &[(variable, "node NODE")]);
+            if let Some(killed) = killed {
+                children.iter().for_each(|child| child.expect("ready"));
+                children.remove(killed).kill();
+            }
+            children.iter_mut().for_each(Child::expect_success);
+            Ok(())
+        })
+    };
+    vec![
+        trial("ranks_of_two_nodes_make_all_calls", "MSCCLPP_HOSTID", None),
+        trial("communicators_of_two_nodes_are_split", "NCCL_HOSTID", None),
+        trial("a_rank_that_is_killed_on_another_node_is_named", "MSCCLPP_HOSTID", Some(0)),
+    ]
+}
+
+/// Plays a role of this module, and returns whether it is one.
+pub(crate) fn run(role: &str, rank: usize) -> bool {
+    match role {
+        "ranks_of_two_nodes_make_all_calls" => all_calls(join(rank)),
+        "communicators_of_two_nodes_are_split" => splits(join(rank)),
+        "a_rank_that_is_killed_on_another_node_is_named" => is_killed(&join(rank)),
+        _ => return false,
+    }
+    true
+}
+
+fn join(rank: usize) -> Rank {
+    let nccl = nccl();
+    let id = id(rank);
+    nccl.set_device(rank % 2);
+    let mut comm = ptr::null_mut();
+    // SAFETY: the function writes a handle to a place for one.
+    nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, RANKS as c_int, id, rank as c_int) });
+    Rank { rank, ranks: RANKS, comm, stream: Stream::new() }
+}
+
+fn all_calls(rank: Rank) {
+    let (nccl, comm, stream, r) = (nccl(), rank.comm, rank.stream.0, rank.rank);
+    rank.assert_works();
+    // Each rank has 16 numbers, of which number i is 100 r + i.
+    let number = |rank: usize, i: usize| (100 * rank + i) as f32;
+    let own: Vec<f32> = (0..16).map(|i| number(r, i)).collect();
+    let sum = |i: usize| (0..RANKS).map(|rank| number(rank, i)).sum::<f32>();
+    let (from, to) = (Numbers::new(&own), Numbers::new(&[0f32; 64]));
+    let (p, q) = (from.ptr(), to.ptr());
+    let gives = |code: c_int, expected: Vec<f32>| {
+        nccl.ok(code);
+        rank.stream.synchronize();
+        assert_eq!(to.read()[..expected.len()], expected);
+        to.write(&[0f32; 64]);
+    };
+    let of_all =
+        |n: usize| -> Vec<f32> { (0..RANKS).flat_map(|rank| (0..n).map(move |i| number(rank, i))).collect() };
+    let at = |root: usize, expected: Vec<f32>| if r == root { expected } else { vec![0f32; 64] };
+    // SAFETY: the memory has the sizes that the calls name, and lives until the stream is synchronised.
+    unsafe {
+        gives((nccl.ncclAllReduce)(p, q, 16, F32, 0, comm, stream), (0..16).map(sum).collect());
+        gives((nccl.ncclReduce)(p, q, 16, F32, 0, 3, comm, stream), at(3, (0..16).map(sum).collect()));
+        gives((nccl.ncclReduceScatter)(p, q, 4, F32, 0, comm, stream), (4 * r..4 * r + 4).map(sum).collect());
+        gives((nccl.ncclAllGather)(p, q, 16, F32, comm, stream), of_all(16));
+        gives(
+            (nccl.ncclAlltoAll)(p, q, 4, F32, comm, stream),
+            (0..16).map(|i| number(i / 4, 4 * r + i % 4)).collect(),
+        );
+        let of = |root: usize, i: usize| number(root, i);
+        gives((nccl.ncclBroadcast)(p, q, 16, F32, 1, comm, stream), (0..16).map(|i| of(1, i)).collect());
+        gives((nccl.ncclGather)(p, q, 16, F32, 2, comm, stream), at(2, of_all(16)));
+        gives(
+            (nccl.ncclScatter)(p, q, 4, F32, 0, comm, stream),
+            (4 * r..4 * r + 4).map(|i| of(0, i)).collect(),
+        );
+        // A group sends to all ranks, on both nodes, and has a collective.
+        nccl.ok((nccl.ncclGroupStart)());
+        for peer in 0..RANKS {
+            nccl.ok((nccl.ncclSend)(from.at(4 * peer), 4, F32, peer as c_int, comm, stream));
+            nccl.ok((nccl.ncclRecv)(to.at(4 * peer), 4, F32, peer as c_int, comm, stream));
+        }
+        nccl.ok((nccl.ncclAllReduce)(p, to.at(16), 16, F32, 0, comm, stream));
+        let expected = (0..16).map(|i| number(i / 4, 4 * r + i % 4)).chain((0..16).map(sum));
+        gives((nccl.ncclGroupEnd)(), expected.collect());
+        // Outside of a group, messages go from one node to the other.
+        if r < 2 {
+            nccl.ok((nccl.ncclSend)(p, 16, F32, 2 + r as c_int, comm, stream));
+        } else {
+            let sent = (nccl.ncclRecv)(q, 16, F32, r as c_int - 2, comm, stream);
+            gives(sent, (0..16).map(|i| of(r - 2, i)).collect());
+        }
+
+        // A captured call is replayed.
+        let mut graph = ptr::null_mut();
+        nccl.ok((nccl.mscclppSimStreamBeginCapture)(stream));
+        nccl.ok((nccl.ncclAllReduce)(p, q, 16, F32, 0, comm, stream));
+        nccl.ok((nccl.mscclppSimStreamEndCapture)(stream, &raw mut graph));
+        for _ in 0..3 {
+            gives((nccl.mscclppSimGraphLaunch)(graph, stream), (0..16).map(sum).collect());
+        }
+        nccl.ok((nccl.mscclppSimGraphDestroy)(graph));
+
+        // The blocks of a call can be bounded, but no protocol chosen.
+        let config = CollConfig { max_ctas: 1, ..CollConfig::INITIAL };
+        let bounded = (nccl.ncclAllReduceConfig)(p, q, 16, F32, 0, comm, stream, &raw const config);
+        gives(bounded, (0..16).map(sum).collect());
+        let config = CollConfig { alg_selection: c"ll16".as_ptr(), ..CollConfig::INITIAL };
+        let refused = (nccl.ncclAllReduceConfig)(p, q, 16, F32, 0, comm, stream, &raw const config);
+        nccl.fails(refused, INVALID_USAGE, "algSelection is ll16");
+
+        // A window has no effect, and there are no signals.
+        let (mut window, mut place) = (ptr::null_mut(), ptr::null_mut());
+        nccl.ok((nccl.ncclCommWindowRegister)(comm, q, 256, &raw mut window, 1));
+        let refused = (nccl.ncclGetLsaDevicePointer)(window, 0, 0, &raw mut place);
+        nccl.fails(refused, INVALID_USAGE, "several nodes");
+        let mut wait = WaitSignal(1, 0, 0, 0);
+        nccl.fails(
+            (nccl.ncclWaitSignal)(1, &raw mut wait, comm, stream),
+            INVALID_USAGE,
+            "signals in a communicator of several nodes",
+        );
+        nccl.ok((nccl.ncclCommWindowDeregister)(comm, window));
+
+        let (own, node) = (r as c_int % 2, r as c_int / 2);
+        let (lsa, rail) = ((nccl.ncclTeamLsa)(comm), (nccl.ncclTeamRail)(comm));
+        assert_eq!((lsa, rail), (Team(2, own, 1), Team(2, node, 2)));
+        assert_eq!((nccl.ncclTeamRankToWorld)(comm, rail, 1), 2 + own);
+        assert_eq!((nccl.ncclTeamRankToLsa)(comm, lsa, 1), 1);
+        assert_eq!((nccl.ncclTeamRankToLsa)(comm, rail, 1 - node), -1);
+    }
+    rank.destroy();
+}
+
+/// Splits into the ranks of each node, and into one rank of each node.
+fn splits(rank: Rank) {
+    let (nccl, r) = (nccl(), rank.rank);
+    let split = |color: usize, number: usize| {
+        let mut comm: Handle = ptr::null_mut();
+        // SAFETY: the function writes a handle to a place for one.
+        nccl.ok(unsafe {
+            (nccl.ncclCommSplit)(rank.comm, color as c_int, r as c_int, &raw mut comm, ptr::null_mut())
+        });
+        Rank { rank: number, ranks: 2, comm, stream: Stream::new() }
+    };
+    let (within, across) = (split(r / 2, r % 2), split(r % 2, r / 2));
+    // SAFETY: the handles are those of live communicators.
+    unsafe {
+        assert_eq!((nccl.ncclTeamLsa)(within.comm), Team(2, r as c_int % 2, 1));
+        assert_eq!((nccl.ncclTeamLsa)(across.comm), Team(1, 0, 1));
+        assert_eq!((nccl.ncclTeamRail)(across.comm), Team(2, r as c_int / 2, 1));
+    }
+    rank.destroy();
+    across.assert_works();
+    within.assert_works();
+    across.destroy();
+    within.destroy();
+}
+
+/// Rank 0 is killed while the others wait for it, of which two are on the other node.
+fn is_killed(rank: &Rank) {
+    let nccl = nccl();
+    rank.assert_works();
+    let numbers = Numbers::new(&[1f32; 64]);
+    if rank.rank > 0 {
+        rank.all_reduce(&numbers);
+    }
+    say("ready");
+    if rank.rank == 0 {
+        child::await_end();
+        return;
+    }
+    let begun = Instant::now();
+    // SAFETY: the handle is that of a live stream.
+    let code = unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
+    assert_ne!(code, SUCCESS);
+    until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
+    // 5 seconds are promised; the limit is longer, as the node may be busy.
+    assert!(begun.elapsed().as_secs() < 50, "{:?}", begun.elapsed());
+    let said = nccl.last_error(rank.comm);
+    assert!(said.contains("rank 0"), "{said}");
+    // SAFETY: the handle is that of a live communicator.
+    nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+}

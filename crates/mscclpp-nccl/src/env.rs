@@ -48,7 +48,7 @@ impl Level {
 /// The values of the environment variables. A variable that is empty counts as not set.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Env {
-    /// `MSCCLPP_NCCL_FALLBACK`: the path of an NCCL that gets the communicators that are not covered.
+    /// `MSCCLPP_NCCL_FALLBACK`: the path of an NCCL that gets the communicators that are not covered, or have several nodes.
     pub(crate) fallback: Option<PathBuf>,
     /// `MSCCLPP_NCCL_DUMP`: the file whose appearance makes the process write its last calls.
     pub(crate) dump: Option<PathBuf>,

@@ -1,4 +1,5 @@
-//! Hands communicators whose ranks this library does not cover over to NCCL, if `MSCCLPP_NCCL_FALLBACK` names one.
+//! Hands communicators over to NCCL that this library does not cover, or that have several nodes, if `MSCCLPP_NCCL_FALLBACK`
+//! names one.
 //!
 //! A communicator is handed over as a whole when it is formed. The ranks decide so from the greetings that they exchange, so all
 //! ranks decide the same. Its calls then go to NCCL unchanged.

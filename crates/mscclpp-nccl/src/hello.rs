@@ -96,7 +96,8 @@ impl Hello {
     }
 }
 
-/// The reason why this library does not cover these ranks, or `None` if it does. All ranks get the same answer.
+/// The reason why this library does not cover these ranks, or leaves them to the NCCL that is there; `None` if it forms their
+/// communicator. All ranks get the same answer.
 pub(crate) fn uncovered(all: &[Hello]) -> Option<String> {
     if let Some(rank) = all.iter().position(|hello| hello.p2p_disabled) {
         return Some(format!("rank {rank} has NCCL_P2P_DISABLE=1, and data goes by peer memory alone"));

@@ -23,20 +23,18 @@ pub(crate) fn role() -> Option<(String, usize)> {
 
 /// Starts the processes of a job, and passes rank 0's unique id to the others.
 pub(crate) fn start(role: &str, variables: &[(&str, &str)]) -> Vec<Child> {
-    start_ranks(N, role, variables)
-}
-
-/// [`start`] with `ranks` processes.
-pub(crate) fn start_ranks(ranks: usize, role: &str, variables: &[(&str, &str)]) -> Vec<Child> {
     let port = reserve_port();
-    let command = |rank: usize| {
-        let mut command: Command = this_program();
+    start_by(N, role, |rank| {
+        let mut command = this_program();
         for (name, value) in variables {
-            let value = value.replace("PORT", &port.to_string()).replace("RANK", &rank.to_string());
-            command.env(name, value.replace("NODE", &(rank / 2).to_string()));
+            command.env(name, value.replace("PORT", &port.to_string()).replace("RANK", &rank.to_string()));
         }
         command
-    };
+    })
+}
+
+/// [`start`] with `ranks` processes, each started by a command of its own.
+pub(crate) fn start_by(ranks: usize, role: &str, command: impl Fn(usize) -> Command) -> Vec<Child> {
     let mut children: Vec<Child> =
         (0..ranks).map(|rank| Child::start_by(command(rank), &[role, &rank.to_string()])).collect();
     let id = children[0].next_line();

@@ -38,7 +38,7 @@ inspect() {
     local wheel=$1 listed file said
     [[ $wheel == *-cp311-abi3-manylinux_2_28_x86_64.whl ]] || { echo "$wheel has another name than it should"; return 1; }
     listed=$("$tools/python" -m zipfile --list "$wheel")
-    for file in licenses/LICENSE licenses/THIRD-PARTY-LICENSES include/mscclpp/memory_channel_device.hpp py.typed _mscclpp.pyi; do
+    for file in licenses/LICENSE licenses/THIRD-PARTY-LICENSES include/mscclpp/memory_channel_device.hpp mscclpp/lib/libnccl.so.2 py.typed _mscclpp.pyi; do
         grep -q "$file" <<< "$listed" || { echo "$wheel lacks $file"; return 1; }
     done
     file=$(tar -tzf "$folder"/dist/mscclpp-*.tar.gz)

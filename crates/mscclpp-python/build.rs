@@ -1,7 +1,7 @@
-//! Puts the headers of the device API into the build's output folder, from where they go into the wheel, and asks git
-//! for the commit.
+//! Puts the headers of the device API, and a link to `libnccl.so.2`, into the build's output folder, from where they go into
+//! the wheel, and asks git for the commit.
 
-use std::{env, fs, io, path::Path, process::Command};
+use std::{env, fs, io, os::unix::fs::symlink, path::Path, process::Command};
 
 fn main() -> io::Result<()> {
     let Some(out) = env::var_os("OUT_DIR") else {
@@ -13,6 +13,7 @@ fn main() -> io::Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(&include))?;
         fs::write(path, text)?;
     }
+    link_to_nccl(Path::new(&out))?;
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=MSCCLPP_GIT_COMMIT");
     if env::var_os("MSCCLPP_GIT_COMMIT").is_none()
@@ -21,6 +22,23 @@ fn main() -> io::Result<()> {
         println!("cargo:rustc-env=MSCCLPP_GIT_COMMIT={commit}");
     }
     Ok(())
+}
+
+/// Makes `lib/libnccl.so.2`, a link to the file that cargo makes of the dependency `mscclpp-nccl`, after this script has run.
+fn link_to_nccl(out: &Path) -> io::Result<()> {
+    // The output folder is PROFILE/build/PACKAGE/out.
+    let Some(profile) = out.ancestors().nth(3) else {
+        return Err(io::Error::other(format!(
+            "OUT_DIR is {}, which is in no folder of a profile",
+            out.display()
+        )));
+    };
+    let link = out.join("lib/libnccl.so.2");
+    fs::create_dir_all(out.join("lib"))?;
+    if link.is_symlink() {
+        fs::remove_file(&link)?;
+    }
+    symlink(profile.join("deps/libnccl.so"), link)
 }
 
 /// The commit of the working tree. None outside of one, for example in a source distribution.

@@ -26,6 +26,14 @@ def files_are_there() -> None:
     assert {"LICENSE", "THIRD-PARTY-LICENSES", "py.typed"} <= names, names
 
 
+def in_place_of_nccl() -> None:
+    """Checks that the loader finds NCCL, which is not installed, in a program that the package's module starts."""
+    program = "import ctypes; print(ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(ctypes.c_int())))"
+    command = [sys.executable, "-m", "mscclpp.nccl", "-c", program]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600)
+    assert done.stdout == "0\n", done
+
+
 def without_compiler() -> None:
     bootstrap = TcpBootstrap.create(0, 1)
     bootstrap.initialize(TcpBootstrap.create_unique_id())
@@ -61,4 +69,5 @@ def first_program() -> None:
 
 
 files_are_there()
+in_place_of_nccl()
 without_compiler() if sys.argv[1] == "without" else first_program()

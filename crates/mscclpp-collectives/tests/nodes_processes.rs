@@ -1,8 +1,6 @@
 //! Collectives whose ranks are processes on several nodes, two on each: of this machine with other names, and network
 //! namespaces with real packets between them. A node vanishes: all its processes are killed, or its interface is taken down.
 
-#[path = "it/support/net.rs"]
-mod net;
 #[path = "it/support/mod.rs"]
 mod support;
 
@@ -23,8 +21,8 @@ use mscclpp_test_support::{
     Random,
     child::{say, this_program},
     job::{Children, Role, run_if_child},
+    net::Net,
 };
-use net::Net;
 use support::{builder, communicator_of, platform, three_sums};
 
 /// Ranks of a node.

@@ -16,6 +16,7 @@ mod lines;
 pub mod loom;
 pub mod namespaces;
 mod needs;
+pub mod net;
 mod port;
 mod random;
 mod relay;

@@ -24,7 +24,7 @@ fn try_ip(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<(), String> {
+pub(crate) fn ip(arguments: &[&str]) -> Result<(), String> {
     try_ip(arguments).map_err(|said| format!("needs network namespaces: ip {}: {said}", arguments.join(" ")))
 }
 

@@ -1,7 +1,5 @@
 //! Ranks that are processes. This program starts itself as the ranks of jobs.
 
-#[path = "../../../mscclpp-collectives/tests/it/support/net.rs"]
-mod net;
 #[path = "../support/mod.rs"]
 mod support;
 

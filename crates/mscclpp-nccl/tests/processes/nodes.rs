@@ -6,12 +6,12 @@ use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
     Child,
     child::{self, say, this_program},
+    net::Net,
     until,
 };
 
 use crate::{
     job::{id, start_by},
-    net::Net,
     support::nccl::{
         CollConfig, Handle, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, Stream, Team, WaitSignal,
         nccl,

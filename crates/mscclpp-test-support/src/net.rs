@@ -1,4 +1,4 @@
-//! Nodes with interfaces of their own, on one switch: network namespaces. Needs root and `ip`.
+//! Several nodes on one machine: network namespaces on one switch. This needs root and `ip`.
 
 use std::{
     ffi::OsStr,
@@ -7,23 +7,17 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Gone when dropped.
-pub(crate) struct Net {
+use crate::namespaces::ip;
+
+/// Nodes with an interface each, `wire`, on one switch. They are removed when this is dropped.
+pub struct Net {
     /// The switch, and behind it the nodes.
     names: Vec<String>,
 }
 
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let said = match Command::new("ip").args(arguments).output() {
-        Ok(output) if output.status.success() => return Ok(()),
-        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        Err(error) => error.to_string(),
-    };
-    Err(format!("needs network namespaces: ip {}: {said}", arguments.join(" ")))
-}
-
 impl Net {
-    pub(crate) fn new(nodes: usize) -> Result<Self, String> {
+    /// Makes so many nodes. The error says what is missing, such as `ip` or the right to use it.
+    pub fn new(nodes: usize) -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (id, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let net = Self { names: (0..=nodes).map(|n| format!("mch{id}-{number}-{n}")).collect() };
@@ -47,14 +41,17 @@ impl Net {
     }
 
     /// A program on one of the nodes.
-    pub(crate) fn command(&self, node: usize, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, node: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[node + 1]]).arg(program);
         command
     }
 
     /// Takes a node's only interface down.
-    pub(crate) fn cut(&self, node: usize) {
+    ///
+    /// # Panics
+    /// Panics if `ip` fails.
+    pub fn cut(&self, node: usize) {
         ip(&["-n", &self.names[node + 1], "link", "set", "wire", "down"]).expect("an interface taken down");
     }
 }

@@ -54,10 +54,11 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "the_counts_are_not_complete_before_a_block_numbers_its_own", change: [
         "const uint32_t choices = n * ep.topK;\n    blockSync();", "const uint32_t choices = n * ep.topK;"] },
     Mutant { name: "choices_are_read_before_they_are_there", change: [
-        "      checkChoice(at);\n    }\n    blockSync();", "      checkChoice(at);\n    }"] },
+        "load4(ep.experts + expert);\n    }\n    blockSync();", "load4(ep.experts + expert);\n    }"] },
     Mutant { name: "an_expert_counts_a_token_twice", change: ["has = true;\n          }", "has = true; ++next;\n          }"] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: ["packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)),\n        packed", "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)),\n        packed"] },
-    Mutant { name: "a_warp_does_not_meet_behind_its_terms", change: ["    warpSync();\n    return n;", "    return n;"] },
+    Mutant { name: "a_sum_has_no_weights", change: [
+        "addTo(sums, term.weight, messageWord(term.row", "addTo(sums, 1.0f, messageWord(term.row"] },
     Mutant { name: "the_rows_of_earlier_ranks_are_not_counted", change: ["counts[row.r * ep.local + local] + place", "place"] },
     Mutant { name: "an_epoch_is_counted_by_the_first_block_alone", change: ["if (thread == 0) store8(epochs(direction) + block, epoch);", "if (thread == 0 && block == 0) store8(epochs(direction) + block, epoch);"] },
 ];

@@ -26,9 +26,9 @@ struct EpRouting {
 
 // A dispatch, as one block does it.
 //
-// `counts` are words in shared memory, enough for `countsOf` of both parts: while the block routes, for each expert and
-// behind them for each rank, how many tokens before its own go there; while it receives, for each rank and local expert where
-// the rows of that rank begin among those of the expert, behind them how many rows each expert has, and where they begin.
+// `counts` are words in shared memory. While the block routes, they say for each expert, and behind them for each rank, how many
+// tokens before its own go there. While it receives, they say for each rank and local expert where the rows of that rank begin
+// among those of the expert; behind them for each expert how many rows it has, and where they begin.
 struct EpDispatcher {
   const EpHandle& ep;
   const EpDispatch& call;
@@ -66,16 +66,12 @@ struct EpDispatcher {
   MSCCLPP_DEVICE_INLINE uint32_t rankOf(int32_t expert) const { return load4(ep.experts + expert) >> 16; }
   MSCCLPP_DEVICE_INLINE uint32_t localOf(int32_t expert) const { return load4(ep.experts + expert) & 0xffff; }
 
-  // Returns the expert of choice `i` of all tokens, or -1.
-  MSCCLPP_DEVICE_INLINE int32_t expertOf(uint64_t i) const {
+  // Returns the expert of choice `i` of all tokens, or -1. Other numbers are reported if `reports` says so.
+  MSCCLPP_DEVICE_INLINE int32_t expertOf(uint64_t i, bool reports) const {
     const int64_t id = call.idBytes == 8 ? static_cast<int64_t>(load8(call.ids + i * 8)) : signedWord(call.ids, i);
-    return id >= 0 && id < static_cast<int64_t>(ep.nExperts) ? static_cast<int32_t>(id) : -1;
-  }
-  MSCCLPP_DEVICE_INLINE void checkChoice(uint64_t i) const {
-    const int64_t id = call.idBytes == 8 ? static_cast<int64_t>(load8(call.ids + i * 8)) : signedWord(call.ids, i);
-    if (id < -1 || id >= static_cast<int64_t>(ep.nExperts)) {
-      b.report(EpBadExpert, static_cast<uint32_t>(i / ep.topK) + 1);
-    }
+    if (id >= 0 && id < static_cast<int64_t>(ep.nExperts)) return static_cast<int32_t>(id);
+    if (reports && id != -1) b.report(EpBadExpert, static_cast<uint32_t>(i / ep.topK) + 1);
+    return -1;
   }
 
   MSCCLPP_DEVICE_INLINE void countOne(uint32_t of) {
@@ -90,9 +86,9 @@ struct EpDispatcher {
       const uint64_t at = static_cast<uint64_t>(t) * ep.topK;
       uint32_t ranks = 0;
       for (uint32_t k = 0; k < ep.topK; ++k) {
-        const int32_t expert = expertOf(at + k);
+        const int32_t expert = expertOf(at + k, false);
         bool again = expert < 0;
-        for (uint32_t before = 0; before < k && !again; ++before) again = expertOf(at + before) == expert;
+        for (uint32_t before = 0; before < k && !again; ++before) again = expertOf(at + before, false) == expert;
         if (again) continue;
         countOne(static_cast<uint32_t>(expert));
         ranks |= 1u << rankOf(expert);
@@ -109,10 +105,9 @@ struct EpDispatcher {
     blockSync();
     for (uint32_t i = b.thread; i < choices; i += b.threads) {
       const uint64_t at = static_cast<uint64_t>(token) * ep.topK + i;
-      const int32_t expert = expertOf(at);
+      const int32_t expert = expertOf(at, true);
       routing.experts[i] = expert;
       routing.owners[i] = expert < 0 ? EpNoExpert : load4(ep.experts + expert);
-      checkChoice(at);
     }
     blockSync();
     for (uint32_t of = b.thread; of < ep.nExperts + ep.ranks; of += b.threads) {

@@ -432,7 +432,7 @@ struct Round {
 /// Calls one behind the other without the host: eager, and if `graph`, in a graph that is replayed in turns with eager calls.
 /// Each dispatch is followed by no combine, one, or two. Ranks come late.
 pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, seed: u64, graph: bool) {
-    println!("{model:?} {options:?} {rounds} rounds of {seed:#x}");
+    println!("{model:?} {:?} {rounds} rounds of {seed:#x}", Options { kernels: None, ..options.clone() });
     ranks(model.ranks, |comm, gpu| {
         let experts = connect(model, options, comm, gpu);
         let stream = gpu.stream().expect("a stream");

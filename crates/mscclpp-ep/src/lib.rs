@@ -56,6 +56,9 @@
 //! # }
 //! ```
 //!
+//! # Features
+//! `cuda-12040` (default), `cuda-13000` and `hip` are those of [`mscclpp`].
+//!
 //! # What it does not do yet
 //! All ranks are on one node, and their devices reach each other's memory. It has been run on simulated devices alone: no GPU
 //! has run it, and nothing has been measured. There is no interface for kernels of a program.

@@ -1358,34 +1358,24 @@ class _Collectives:
 
 @final
 class _Experts:
-    """
-    The experts of all ranks of a communicator, as one rank has them.
-    """
+    """The experts of all ranks of a communicator, as one rank has them."""
     def __enter__(self, /) -> _Experts: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, communicator: Communicator, device: SupportsIndex, dtype: str, experts: SupportsIndex, top_k: SupportsIndex, hidden: SupportsIndex, capacity: SupportsIndex, expert_map: SupportsGetItem[int, SupportsIndex] | None, quantise: str | None, row_bytes: SupportsIndex | None, also: SupportsGetItem[int, SupportsIndex], micro_batches: SupportsIndex, exact: bool, packets_up_to: SupportsIndex | None, max_blocks: SupportsIndex | None, calls_at_once: SupportsIndex | None, timeout_sec: SupportsFloat | SupportsIndex | None, tag: SupportsIndex | None, ranks: SupportsGetItem[int, SupportsIndex] | None) -> _Experts:
-        """
-        Sets up the experts of the ranks of a communicator. All ranks call it, and it blocks until they have.
-        """
+        """Sets up the experts of the ranks of a communicator. All ranks call it, and it blocks until they have."""
     def __repr__(self, /) -> str: ...
     def check(self, /) -> None:
-        """
-        Raises an error if a complete call failed. Does not block.
-        """
+        """Raises an error if a complete call failed. Does not block."""
     def close(self, /) -> None:
         """
         Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
         that other threads have begun go on. A second `close()` does nothing.
         """
     def combine(self, /, routed: _Routed, rows: tuple[SupportsIndex, SupportsIndex], out: tuple[SupportsIndex, SupportsIndex], weights: tuple[SupportsIndex, SupportsIndex] | None, bias: tuple[SupportsIndex, SupportsIndex] | None, exact: bool, stream: "int") -> bool:
-        """
-        Sums the experts' rows. Returns whether all work of a simulated device was complete before.
-        """
+        """Sums the experts' rows. Returns whether all work of a simulated device was complete before."""
     @property
     def device_bytes(self, /) -> int:
-        """
-        The device memory that this rank took, in bytes.
-        """
+        """The device memory that this rank took, in bytes."""
     def dispatch(self, /, tokens: SupportsIndex, ids: tuple[SupportsIndex, SupportsIndex], id_bytes: SupportsIndex, weights: tuple[SupportsIndex, SupportsIndex] | None, rows: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], layout: str, alignment: SupportsIndex, out: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], micro_batch: SupportsIndex, zero_rest: bool, stream: "int") -> tuple[_Routed, bool]:
         """
         Sends tokens. `rows` are the tensors that travel, `out` the memory for those that come, none for the layout
@@ -1398,28 +1388,18 @@ class _Experts:
         """
     @property
     def is_simulated(self, /) -> bool:
-        """
-        Whether the device is simulated.
-        """
+        """Whether the device is simulated."""
     @property
     def n_local(self, /) -> int:
-        """
-        The number of this rank's experts.
-        """
+        """The number of this rank's experts."""
     @property
     def n_ranks(self, /) -> int:
-        """
-        The number of ranks.
-        """
+        """The number of ranks."""
     @property
     def rank(self, /) -> int:
-        """
-        The number of this rank.
-        """
+        """The number of this rank."""
     def release(self, /, routed: _Routed, stream: "int") -> None:
-        """
-        Gives the rows of a dispatch back without a combine.
-        """
+        """Gives the rows of a dispatch back without a combine."""
     def synchronize(self, /, stream: "int") -> None:
         """
         Waits until all work of the stream is complete, at most for the time-out of the set-up, and raises an error if
@@ -1465,34 +1445,22 @@ class _Registered:
 
 @final
 class _Routed:
-    """
-    The routing of a dispatch. It keeps the experts, whose memory it speaks of.
-    """
+    """The routing of a dispatch. It keeps the experts, whose memory it speaks of."""
     def offsets_on_device(self, /) -> int:
-        """
-        The address of the offsets of the layout "flat".
-        """
+        """The address of the offsets of the layout "flat"."""
     def received(self, /, part: SupportsIndex) -> tuple[int, int, int, int]:
         """
         Where the rows of a tensor are in the layout "rank": the address, the bytes of a row, from a row to the next,
         and from a rank to the next.
         """
     def row(self, /, rank: SupportsIndex, n: SupportsIndex) -> tuple[int, list[int], list[float]]:
-        """
-        Returns what came with a row: the number of the token, the local expert of each choice, and the weights.
-        """
+        """Returns what came with a row: the number of the token, the local expert of each choice, and the weights."""
     def rows_of_experts(self, /) -> list[int]:
-        """
-        How many rows came for each expert of this rank.
-        """
+        """How many rows came for each expert of this rank."""
     def rows_of_experts_on_device(self, /) -> int:
-        """
-        The address of the counts of `rows_of_experts`.
-        """
+        """The address of the counts of `rows_of_experts`."""
     def rows_of_ranks(self, /) -> list[int]:
-        """
-        How many rows came from each rank.
-        """
+        """How many rows came from each rank."""
 
 def _bind_to_node(node: SupportsIndex) -> None:
     """Binds this thread, and those that it starts later, to the processors of a NUMA node."""

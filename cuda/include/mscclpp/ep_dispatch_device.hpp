@@ -13,7 +13,7 @@ namespace detail {
 
 constexpr uint32_t EpNoExpert = ~0u;
 
-// Numbers of a block in shared memory: the tokens that it routes at once.
+// Numbers of a block in shared memory: the tokens that it routes at once, and the headers of what has come.
 struct EpRouting {
   // The expert of each choice or -1; its word of EpHandle::experts, or EpNoExpert; and the place of the token among those of this
   // rank for that expert.
@@ -22,6 +22,8 @@ struct EpRouting {
   uint32_t places[EpChoicesAtOnce];
   // The row of each token at each rank, or -1.
   int32_t rows[EpChoicesAtOnce];
+  // What has come from each rank: the number of its rows, of its tokens, and its flags.
+  uint32_t heads[3][EpMaxRanks];
 };
 
 // A dispatch, as one block does it.
@@ -357,8 +359,9 @@ struct EpDispatcher {
   MSCCLPP_DEVICE_INLINE uint32_t* totals() const { return counts + ep.ranks * ep.local; }
   MSCCLPP_DEVICE_INLINE uint32_t* offsets() const { return totals() + ep.local; }
 
-  // Takes the headers of all ranks. `heads` has for each rank the rows, tokens and flags. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool takeHeaders(uint32_t (&heads)[3][EpMaxRanks]) {
+  // Takes the headers of all ranks. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool takeHeaders() {
+    auto& heads = routing.heads;
     bool failed = false;
     const uint32_t words = call.again ? 2 : 2 + ep.local;
     for (uint32_t i = b.thread; i < ep.ranks * words && !failed; i += b.threads) {
@@ -407,10 +410,10 @@ struct EpDispatcher {
   }
 
   MSCCLPP_DEVICE_INLINE bool receive() {
-    __shared__ uint32_t heads[3][EpMaxRanks];
+    auto& heads = routing.heads;
     // All threads have read what the block has counted.
     blockSync();
-    if (!takeHeaders(heads)) return false;
+    if (!takeHeaders()) return false;
     if (!call.again) sumCounts();
     if (b.block == 0 && b.thread < ep.ranks) {
       EpCounts* const own = reinterpret_cast<EpCounts*>(call.tables);

@@ -291,9 +291,9 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfTwo(const CollectiveHandle& comm, con
                chunks.length(ours.sendBytes, k), b.thread, b.threads, chunks.sentBy<Words>());
       chunks.signalAll(Chunks::First, k, [](uint32_t) { return true; });
     }
-    if (k < copies) {
+    if constexpr (!Words::Reduces) {
       const uint64_t at = chunks.offset(k);
-      copyBytes(own.recv + at, own.send + at, chunks.length(own.recvBytes, k), b.thread, b.threads);
+      if (k < copies) copyBytes(own.recv + at, own.send + at, chunks.length(own.recvBytes, k), b.thread, b.threads);
     }
     if (k > 0) failed = !take(k - 1);
   }

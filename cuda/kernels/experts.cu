@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(512)
     ep_dispatch(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call) {
   __shared__ detail::EpRouting routing;
   extern __shared__ uint32_t counts[];
-  detail::EpDispatcher(ep, call, routing, counts).run();
+  detail::dispatchExperts(ep, call, routing, counts);
 }
 
 #define EP_COMBINE(NAME, TYPE)                                                                                   \

@@ -65,7 +65,14 @@ const MUTANTS: &[Mutant] = &[
 
 /// The kernels as one text, without their own includes.
 fn flat() -> String {
-    let headers = ["ep_call_device.hpp", "ep_combine_device.hpp", "ep_dispatch_device.hpp"];
+    let headers = [
+        "ep_call_device.hpp",
+        "ep_combine_device.hpp",
+        "ep_dispatch_block_device.hpp",
+        "ep_send_device.hpp",
+        "ep_receive_device.hpp",
+        "ep_dispatch_device.hpp",
+    ];
     let texts = headers.map(|name| {
         let name = format!("mscclpp/{name}");
         mscclpp_kernels::HEADERS.iter().find(|(of, _)| **of == name).expect("a header").1

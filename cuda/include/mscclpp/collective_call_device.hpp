@@ -108,13 +108,14 @@ struct CollectiveCall {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-// The kernel NAME, whose calls are done by a function of (handle, call).
-#define MSCCLPP_COLLECTIVE_KERNEL(NAME, ...)                                                                 \
-  extern "C" __global__ void __launch_bounds__(1024)                                                         \
-      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                                       \
-           const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveCall call) {                                       \
-    __VA_ARGS__(comm, call);                                                                                 \
+// The kernel NAME, whose calls of type CALL are done by a function of (handle, call).
+#define MSCCLPP_KERNEL_OF(CALL, NAME, ...)                                                      \
+  extern "C" __global__ void __launch_bounds__(1024)                                            \
+      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                          \
+           const MSCCLPP_GRID_CONSTANT CALL call) {                                             \
+    __VA_ARGS__(comm, call);                                                                    \
   }
+#define MSCCLPP_COLLECTIVE_KERNEL(NAME, ...) MSCCLPP_KERNEL_OF(mscclpp::CollectiveCall, NAME, __VA_ARGS__)
 
 namespace detail {
 

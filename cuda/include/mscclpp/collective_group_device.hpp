@@ -85,12 +85,7 @@ MSCCLPP_DEVICE_INLINE void allReduceGroup(const CollectiveHandle& comm, const Co
 }
 
 // The kernel NAME of group calls, by a function of (handle, group).
-#define MSCCLPP_GROUP_KERNEL(NAME, ...)                                         \
-  extern "C" __global__ void __launch_bounds__(1024)                            \
-      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,          \
-           const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveGroup group) {        \
-    __VA_ARGS__(comm, group);                                                   \
-  }
+#define MSCCLPP_GROUP_KERNEL(NAME, ...) MSCCLPP_KERNEL_OF(mscclpp::CollectiveGroup, NAME, __VA_ARGS__)
 
 }  // namespace detail
 

@@ -34,7 +34,7 @@ struct CollectiveMove {
 // bytes, of the messages to and from each rank; that of the own rank ends with the last part that must be copied.
 struct CollectiveMoves {
   CollectiveCall call;
-  // That of call c with rank r is moves[c * ranks + r].
+  // The move of call c with rank r is moves[c * ranks + r].
   CollectiveMove moves[CollectiveMaxMoves];
   // Where the part of each call ends, in units. None is empty.
   uint32_t ends[CollectiveMaxMoveCalls];
@@ -295,12 +295,7 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
 }
 
 // The kernel NAME of calls that move, by a function of (handle, calls).
-#define MSCCLPP_MOVES_KERNEL(NAME, ...)                                       \
-  extern "C" __global__ void __launch_bounds__(1024)                          \
-      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,        \
-           const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveMoves moves) {      \
-    __VA_ARGS__(comm, moves);                                                 \
-  }
+#define MSCCLPP_MOVES_KERNEL(NAME, ...) MSCCLPP_KERNEL_OF(mscclpp::CollectiveMoves, NAME, __VA_ARGS__)
 
 }  // namespace detail
 

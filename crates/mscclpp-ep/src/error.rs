@@ -53,6 +53,7 @@ pub enum Error {
 }
 
 mscclpp_os::debug_as_report!(Error);
+mscclpp::engine_error_from_below!(Error);
 
 impl Error {
     /// The kind of the error, which says what a caller can do about it.
@@ -65,32 +66,5 @@ impl Error {
             Self::Failed { source, .. } => source.kind(),
             Self::Below(error) => error.kind(),
         }
-    }
-}
-
-impl From<mscclpp::Error> for Error {
-    fn from(error: mscclpp::Error) -> Self {
-        match error {
-            mscclpp::Error::InvalidArgument(why) => Self::InvalidArgument(why),
-            error => Self::Below(error),
-        }
-    }
-}
-
-impl From<mscclpp::errors::GpuError> for Error {
-    fn from(error: mscclpp::errors::GpuError) -> Self {
-        Self::Below(error.into())
-    }
-}
-
-impl From<mscclpp::errors::CoreError> for Error {
-    fn from(error: mscclpp::errors::CoreError) -> Self {
-        Self::Below(error.into())
-    }
-}
-
-impl From<mscclpp::errors::BootstrapError> for Error {
-    fn from(error: mscclpp::errors::BootstrapError) -> Self {
-        Self::Below(error.into())
     }
 }

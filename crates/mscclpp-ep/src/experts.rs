@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mscclpp::{
@@ -13,13 +13,13 @@ use mscclpp::{
     engine::{CallOrder, DeviceRoom, Group, Scratch},
     gpu::{Abort, KernelArgument, KernelWait, Owner, PinnedBuffer, Stream},
 };
+use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 
 use crate::{
-    Combine, Dispatch, Error, ExpertsBuilder, Layout, Memory, NumberType, Result, Routed,
+    Combine, Dispatch, Error, ExpertsBuilder, Layout, Memory, Result, Routed,
     handle::{EpCombine, EpDispatch, EpHandle, FIRST_EPOCH, PARTS},
-    payload::Payload,
     routed::{Pool, next_number},
-    scratch::{self, PROBLEM_BYTES},
+    scratch::{self, PROBLEM_BYTES, alignment_of},
 };
 
 /// The experts of a group of ranks, as one rank has them. Calls are put into streams, in one order on all ranks, and may be
@@ -28,7 +28,9 @@ use crate::{
 pub struct Experts {
     gpu: Gpu,
     group: Group,
-    payload: Payload,
+    /// The bytes of the rows that dispatch is given, and of those that travel.
+    given: Vec<u64>,
+    travelling: Vec<u64>,
     exact: bool,
     micro_batches: usize,
     timeout: Option<Duration>,
@@ -91,7 +93,8 @@ impl Experts {
         Ok(Self {
             gpu,
             group,
-            payload: settings.payload,
+            given: settings.payload.given(),
+            travelling: settings.payload.travelling(),
             exact: settings.exact,
             micro_batches: settings.micro_batches as usize,
             timeout,
@@ -186,6 +189,7 @@ impl Experts {
             tokens: *tokens,
             layout: dispatch.layout,
             micro_batch: dispatch.micro_batch,
+            out_rows: call.out_rows,
             of: self.number,
             handle: self.handle,
             scratch: self.handle.scratch[self.rank()]
@@ -233,12 +237,12 @@ impl Experts {
             return Err(Error::InvalidArgument(format!("an exact combine is for {why}")));
         }
         let (tokens, row) = (routed.tokens as u64, u64::from(self.handle.result_bytes));
-        let alignment = NumberType::alignment_of(row);
+        let alignment = alignment_of(row);
         let of_layout = match routed.layout {
             Layout::Rank => u64::from(self.handle.ranks * self.handle.capacity) * row,
             Layout::Expert => u64::from(self.handle.ranks * self.handle.capacity * self.handle.local) * row,
-            // As many rows as came, which the host does not know.
-            Layout::Token | Layout::Flat { .. } => 0,
+            // The dispatch has put rows anywhere into as many.
+            Layout::Token | Layout::Flat { .. } => routed.out_rows * row,
         };
         let address = |memory: &Option<Memory>, what: &str, bytes: u64, alignment: u64| match memory {
             Some(memory) => memory.at_least(what, bytes, alignment),
@@ -291,13 +295,25 @@ impl Experts {
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         let done = match self.timeout {
             Some(timeout) => stream.synchronize_or_abort(timeout, self),
-            None => stream.synchronize().map_err(Error::from),
+            None => self.complete(stream),
         };
         if matches!(done, Err(Error::Failed { .. })) {
             return done;
         }
         self.check()?;
         done
+    }
+
+    /// Waits for the work in the stream without a limit. The log says after ten seconds, and then ever more rarely, that it
+    /// waits.
+    fn complete(&self, stream: &Stream) -> Result<()> {
+        let mut wait = LongWait::begin(FIRST_LOG);
+        while !stream.query_timeout(Duration::from_secs(1))? {
+            wait.log(Instant::now(), Some(self.rank_in_job()), || {
+                format!("calls of experts, which may wait for {}", self.scratch.peers().join(", "))
+            });
+        }
+        Ok(stream.synchronize()?)
     }
 
     /// Checks the calls that are complete. Does not block.
@@ -368,19 +384,19 @@ impl Experts {
             refused: 0,
             zero: 0,
         };
-        let given = self.payload.given();
+        let given = &self.given;
         if rows.len() != given.len() {
             let (gave, needed) = (rows.len(), given.len());
             return Err(Error::InvalidArgument(format!("dispatch takes {needed} tensors, and got {gave}")));
         }
         for (i, ((at, memory), bytes)) in call.rows.iter_mut().zip(rows).zip(given).enumerate() {
-            let what = format!("tensor {i} of dispatch");
-            *at = memory.at_least(&what, tokens * bytes, NumberType::alignment_of(bytes))?;
+            let what = format_args!("tensor {i} of dispatch");
+            *at = memory.at_least(what, tokens * bytes, alignment_of(*bytes))?;
         }
         if layout == Layout::Rank {
             return Ok(call);
         }
-        let coming = self.payload.travelling();
+        let coming = &self.travelling;
         if out.len() != coming.len() {
             let (gave, needed) = (out.len(), coming.len());
             return Err(Error::InvalidArgument(format!(
@@ -401,8 +417,8 @@ impl Experts {
                 }
                 _ => 0,
             };
-            let what = format!("tensor {i} that comes to dispatch");
-            *at = memory.at_least(&what, least, NumberType::alignment_of(bytes))?;
+            let what = format_args!("tensor {i} that comes to dispatch");
+            *at = memory.at_least(what, least, alignment_of(*bytes))?;
         }
         if layout == Layout::Expert {
             call.out_rows = u64::from(self.handle.local * self.handle.ranks * self.handle.capacity);

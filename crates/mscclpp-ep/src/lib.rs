@@ -8,10 +8,10 @@
 //! | [`Experts::combine`] | brings the experts' rows back to the token's rank, and sums them with the weights |
 //! | [`Experts::release`] | gives the rows of a dispatch back without a combine |
 //!
-//! What a rank gets, and in which order, depends on the routing alone, never on what arrives first; sums have the same bits in
-//! every run. Nothing waits for the host, so all calls can be captured into graphs. There is no list of sizes: a row has any
-//! number of numbers that is a multiple of 4, a token any number of choices up to 64, and a rank any number of tokens up to
-//! the capacity that the ranks agree on.
+//! The rows that a rank gets, and their order, depend on the routing alone, never on what arrives first; sums have the same
+//! bits in every run. Nothing waits for the host, so all calls can be captured into graphs. There is no list of sizes: a row
+//! has any number of numbers that is a multiple of 4, a token any number of choices up to 64, and a rank any number of tokens
+//! up to the capacity that the ranks agree on.
 //!
 //! ```
 //! use mscclpp::{Communicator, prelude::*};

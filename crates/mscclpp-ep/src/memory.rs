@@ -1,6 +1,6 @@
 //! Device memory of a call.
 
-use std::ops::Range;
+use std::{fmt::Display, ops::Range};
 
 use mscclpp::{DeviceBuffer, DevicePtr};
 
@@ -56,7 +56,7 @@ impl Memory {
     }
 
     /// The address, if there are at least `least` bytes, and it is a multiple of `alignment`.
-    pub(crate) fn at_least(&self, what: &str, least: u64, alignment: u64) -> Result<DevicePtr> {
+    pub(crate) fn at_least(&self, what: impl Display, least: u64, alignment: u64) -> Result<DevicePtr> {
         if self.bytes < least {
             return Err(Error::InvalidArgument(format!(
                 "{what} has {} bytes of memory, and the call needs {least}",

@@ -43,6 +43,8 @@ pub struct Routed {
     pub(crate) tokens: usize,
     pub(crate) layout: Layout,
     pub(crate) micro_batch: usize,
+    /// The rows that the memory of the layout has; more than there are for [`Layout::Rank`].
+    pub(crate) out_rows: u64,
     /// The experts that made it, as a number of this process.
     pub(crate) of: u32,
     pub(crate) handle: EpHandle,

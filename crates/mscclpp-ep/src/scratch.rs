@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error, Result,
     handle::{EpCounts, EpHandle, LINE, MAX_RANKS, MAX_TOP_K, PROBLEMS, Places, SEGMENTS},
-    payload::{NumberType, Payload, Quantisation},
+    payload::{Payload, Quantisation},
 };
 
 /// The most shared memory of a block that depends on the experts.
@@ -267,9 +267,7 @@ impl Layout {
 /// The bytes of the words in which kernels say what was wrong with a call.
 pub(crate) const PROBLEM_BYTES: u64 = 4 * PROBLEMS;
 
-impl NumberType {
-    /// The alignment of tensors with rows of so many bytes, as kernels access them.
-    pub(crate) fn alignment_of(row_bytes: u64) -> u64 {
-        if row_bytes.is_multiple_of(8) { 8 } else { 4 }
-    }
+/// The alignment of tensors with rows of so many bytes, as kernels access them.
+pub(crate) fn alignment_of(row_bytes: u64) -> u64 {
+    if row_bytes.is_multiple_of(8) { 8 } else { 4 }
 }

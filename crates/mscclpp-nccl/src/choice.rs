@@ -73,24 +73,15 @@ pub(crate) unsafe fn read(config: *const CollConfig, settings: &Settings) -> Res
     // SAFETY: in an initialised configuration the selection is NULL or a C string.
     let name = unsafe { text(given.alg_selection) }.filter(|name| !name.is_empty());
     let protocol =
-        name.as_deref().and_then(|name| PROTOCOLS.into_iter().find(|known| known.to_string() == name));
+        name.as_deref().and_then(|name| Protocol::ALL.into_iter().find(|known| known.to_string() == name));
     match name {
         Some(name) if protocol.is_none() && forced => Err(Failure::argument(format!(
             "algSelection is {name:?} in ncclCollConfig_t; the names are {}",
-            PROTOCOLS.map(|known| known.to_string()).join(", ")
+            Protocol::ALL.map(|known| known.to_string()).join(", ")
         ))),
         _ => Ok(Choice { least, most, protocol, forced: forced && protocol.is_some() }),
     }
 }
-
-const PROTOCOLS: [Protocol; 6] = [
-    Protocol::Ll16,
-    Protocol::Ll128,
-    Protocol::Simple,
-    Protocol::Direct,
-    Protocol::Bulk,
-    Protocol::CopyEngine,
-];
 
 impl Choice {
     /// Checks that a call can be done as it must be.

@@ -193,7 +193,7 @@ mod tests {
             ..initial()
         };
         assert_eq!(given(&old).unwrap(), Settings { blocking: false, ..usual() });
-        // That of 2.28 ends before graphUsageMode.
+        // The struct of 2.28 ends before graphUsageMode.
         let size = offset_of!(Config, graph_usage_mode);
         assert_eq!(given(&Config { size, nvls_host_mode: -9, ..initial() }).unwrap(), usual());
     }

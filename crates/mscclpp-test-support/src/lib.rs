@@ -20,6 +20,7 @@ pub mod net;
 mod port;
 mod random;
 mod relay;
+mod threads;
 mod wait;
 
 pub use self::{
@@ -31,5 +32,6 @@ pub use self::{
     port::{listen, reserve_port},
     random::Random,
     relay::relay,
+    threads::in_threads,
     wait::{LIMIT, start_waiting, until, watched, within},
 };

@@ -119,19 +119,11 @@ impl Common {
     }
 }
 
-const PROTOCOLS: [Protocol; 6] = [
-    Protocol::Ll16,
-    Protocol::Ll128,
-    Protocol::Simple,
-    Protocol::Direct,
-    Protocol::Bulk,
-    Protocol::CopyEngine,
-];
-
 /// Parses a protocol by the name that rows have for it.
 fn parse_protocol(text: &str) -> Result<Protocol, String> {
-    let found = PROTOCOLS.into_iter().find(|protocol| protocol.to_string() == text);
-    found.ok_or_else(|| format!("there are {}", PROTOCOLS.map(|protocol| protocol.to_string()).join(", ")))
+    let found = Protocol::ALL.into_iter().find(|protocol| protocol.to_string() == text);
+    found
+        .ok_or_else(|| format!("there are {}", Protocol::ALL.map(|protocol| protocol.to_string()).join(", ")))
 }
 
 impl Options {

@@ -29,6 +29,12 @@ pub enum Protocol {
     CopyEngine,
 }
 
+impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Ll16, Self::Ll128, Self::Simple, Self::Direct, Self::Bulk, Self::CopyEngine];
+}
+
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -18,8 +18,8 @@ const MOST_REDUCED: u64 = 256 << 10;
 const MOST_MOVED: u64 = 1 << 30;
 
 impl OneNode {
-    /// Puts exchanges into the stream in their [`order`], and in one launch what goes together.
-    /// That depends on nothing but what every rank knows, since all ranks must do alike.
+    /// Puts exchanges into the stream in their [`order`], and those that go together in one launch. Order and launches depend
+    /// only on what every rank knows, since all ranks must do alike.
     ///
     /// # Safety
     /// The memory of the plans lives until the launches are complete, and the device reaches it. No result overlaps other
@@ -31,7 +31,7 @@ impl OneNode {
         call: &Call<'_>,
     ) -> Result<()> {
         let ranks = rank.n_ranks();
-        if ranks == 1 || rank.options.checks() || !rank.options.algorithms.is_empty() {
+        if exchanges.len() < 2 || ranks == 1 || rank.options.checks() || !rank.options.algorithms.is_empty() {
             return exchanges.iter().try_for_each(|(request, plan)| {
                 // SAFETY: the caller's promise.
                 unsafe { self.exchange_one(rank, Some(request), plan, call) }

@@ -119,6 +119,10 @@ fn arguments_that_do_not_fit_are_refused_and_change_nothing() {
             "the result of combine has 32 bytes of memory, and the call needs 64"
         );
         assert_eq!(
+            combine(Combine::new(&routed, &short, &rows)),
+            "the rows of combine has 32 bytes of memory, and the call needs 512"
+        );
+        assert_eq!(
             combine(Combine::new(&routed, &rows, &rows).exact()),
             "an exact combine is for Layout::Expert or Layout::Flat"
         );

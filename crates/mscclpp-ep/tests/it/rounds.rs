@@ -268,7 +268,7 @@ fn received(model: &Model, routed: &Routed, part: usize, copy: &DeviceBuffer) ->
 fn made(model: &Model, call: &Call, rows: &[Row], rank: usize) -> Vec<u8> {
     let bytes = model.result_bytes();
     let (places, _) = model.places(rows, rank, call.layout);
-    // What nobody made is NaN, or nearly: it must not be summed.
+    // Rows that no expert made are NaN, or nearly: they must not be summed.
     let mut made = vec![0xff; call.rows * bytes];
     let experts: Vec<usize> = (0..model.experts).filter(|expert| model.map[*expert] == rank).collect();
     for (row, places) in rows.iter().zip(&places) {

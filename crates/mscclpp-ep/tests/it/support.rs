@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use half::{bf16, f16};
 use mscclpp::{DeviceBuffer, prelude::*};
 use mscclpp_ep::NumberType;
+use mscclpp_test_support::in_threads;
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
@@ -17,31 +18,18 @@ pub(crate) fn ranks<T: Send>(n: usize, rank: impl Fn(&Communicator, &Gpu) -> T +
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let devices = platform().device_count().expect("devices");
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = LocalBootstrap::group(n)
-            .into_iter()
-            .enumerate()
-            .map(|(r, bootstrap)| {
-                let rank = &rank;
-                scope.spawn(move || {
-                    let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
-                    let gpu = comm.context().gpu(r % devices).expect("a device");
-                    // A rank that panics must not leave the others waiting.
-                    let abort = AbortOnPanic(comm.clone());
-                    let result = rank(&comm, &gpu);
-                    // Ranks leave together, unless the test has ended the job.
-                    if let Err(error) = comm.bootstrap().barrier() {
-                        assert!(comm.bootstrap().failure().is_some(), "{error:?}");
-                    }
-                    drop(abort);
-                    result
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+    in_threads(LocalBootstrap::group(n).into_iter().enumerate(), |(r, bootstrap)| {
+        let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
+        let gpu = comm.context().gpu(r % devices).expect("a device");
+        // A rank that panics must not leave the others waiting.
+        let abort = AbortOnPanic(comm.clone());
+        let result = rank(&comm, &gpu);
+        // Ranks leave together, unless the test has ended the job.
+        if let Err(error) = comm.bootstrap().barrier() {
+            assert!(comm.bootstrap().failure().is_some(), "{error:?}");
+        }
+        drop(abort);
+        result
     })
 }
 

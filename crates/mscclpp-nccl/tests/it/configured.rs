@@ -32,7 +32,7 @@ fn each_collective_takes_a_configuration() {
                 let recv = Numbers::new(&vec![-1i64; N * COUNT]);
                 nccl.ok(call(recv.ptr()));
                 rank.stream.synchronize();
-                // What is expected: for each part, the place and the rank, or the sum of ranks, that it is from.
+                // Each part is the number of its place and the rank, or the sum of the ranks, from which it comes.
                 let expected =
                     to.iter().flat_map(|(place, tens)| vec![(100 * place + 10 * tens) as i64; COUNT]);
                 assert!(

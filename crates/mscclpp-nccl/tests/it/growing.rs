@@ -49,7 +49,7 @@ fn new_ranks_join_those_of_a_communicator() {
                 new.destroy();
             }
         });
-        // It grows twice.
+        // Each communicator grows twice.
         ranks(2, |rank| {
             for n in [3, 3] {
                 // The second rank is the root.

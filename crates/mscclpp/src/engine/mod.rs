@@ -71,6 +71,7 @@
 //! ```
 
 mod agreement;
+mod error;
 mod group;
 mod order;
 mod room;

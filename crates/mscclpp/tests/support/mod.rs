@@ -12,13 +12,11 @@ pub(crate) mod random;
 pub(crate) mod results;
 pub(crate) mod waiting;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mscclpp::prelude::*;
 pub(crate) use mscclpp_test_support::LIMIT;
+use mscclpp_test_support::in_threads;
 
 /// Returns the platform of the GPUs if there are some, else the simulated one.
 pub(crate) fn platform() -> Platform {
@@ -46,20 +44,8 @@ pub(crate) fn endpoint_of(rank: usize) -> EndpointConfig {
 /// Runs `n` ranks as threads of this process and returns their results.
 pub(crate) fn ranks<T: Send>(n: usize, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     let _turn = turn();
-    thread::scope(|scope| {
-        let threads: Vec<_> = LocalBootstrap::group(n)
-            .into_iter()
-            .map(|bootstrap| {
-                let rank = &rank;
-                scope.spawn(move || {
-                    rank(Communicator::with_context(Arc::new(bootstrap), Context::on(platform())))
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+    in_threads(LocalBootstrap::group(n), |bootstrap| {
+        rank(Communicator::with_context(Arc::new(bootstrap), Context::on(platform())))
     })
 }
 

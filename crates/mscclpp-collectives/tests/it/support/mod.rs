@@ -18,7 +18,7 @@ use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, DeviceSlice, Element, Query, ReduceOp, Selection, Selector, Tuned,
 };
-use mscclpp_test_support::{LIMIT, job::Role};
+use mscclpp_test_support::{LIMIT, in_threads, job::Role};
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
@@ -88,29 +88,17 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 pub(crate) fn ranks(n: usize, rank: impl Fn(&Communicator, &Gpu) + Sync) {
     let _turn = turn();
     let devices = platform().device_count().expect("devices");
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = LocalBootstrap::group(n)
-            .into_iter()
-            .enumerate()
-            .map(|(r, bootstrap)| {
-                let rank = &rank;
-                scope.spawn(move || {
-                    let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
-                    let gpu = comm.context().gpu(r % devices).expect("a device");
-                    // A rank that panics must not leave the others waiting.
-                    let abort = AbortOnPanic(comm.clone());
-                    rank(&comm, &gpu);
-                    // Ranks leave together, unless the test has ended the job.
-                    if let Err(error) = comm.bootstrap().barrier() {
-                        assert!(comm.bootstrap().failure().is_some(), "{error:?}");
-                    }
-                    drop(abort);
-                })
-            })
-            .collect();
-        for thread in threads {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    in_threads(LocalBootstrap::group(n).into_iter().enumerate(), |(r, bootstrap)| {
+        let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
+        let gpu = comm.context().gpu(r % devices).expect("a device");
+        // A rank that panics must not leave the others waiting.
+        let abort = AbortOnPanic(comm.clone());
+        rank(&comm, &gpu);
+        // Ranks leave together, unless the test has ended the job.
+        if let Err(error) = comm.bootstrap().barrier() {
+            assert!(comm.bootstrap().failure().is_some(), "{error:?}");
         }
+        drop(abort);
     });
 }
 

@@ -1,6 +1,8 @@
 //! Copies of the kernels, each with one change that makes them wrong: the race detector of simulated devices finds it, or the
 //! data differ from the oracle's, or a call does not end. Each takes seconds to compile, so `ci/run.sh races` runs them.
 
+#[path = "it/checked.rs"]
+mod checked;
 #[path = "it/oracle.rs"]
 mod oracle;
 #[path = "it/rounds.rs"]
@@ -18,7 +20,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::KernelSource;
 use mscclpp_test_support::Random;
 
-use crate::rounds::{Options, any, without_the_host};
+use crate::{
+    checked::Options,
+    rounds::{any, without_the_host},
+};
 
 /// The most runs in which a mutant may stay unnoticed.
 const RUNS: usize = 40;

@@ -1,6 +1,7 @@
 //! The tests of experts, whose ranks are threads of this process.
 
 mod calls;
+mod checked;
 mod errors;
 mod oracle;
 mod rounds;

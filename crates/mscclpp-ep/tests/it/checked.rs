@@ -1,0 +1,344 @@
+//! A dispatch and a combine of one rank, with memory of their own, and what came compared with the oracle to the last bit.
+
+#![allow(dead_code, reason = "the program of mutants uses a part of this")]
+
+use std::time::Duration;
+
+use mscclpp::{DeviceBuffer, KernelSource, prelude::*};
+use mscclpp_ep::{Combine, Dispatch, Experts, IdType, Layout, Memory, Quantisation, Routed};
+use mscclpp_test_support::Random;
+
+use crate::{
+    oracle::{Model, Row, Tokens},
+    support::{memory, narrow, read, unwritten},
+};
+
+/// How the calls of a test are made.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) packets: usize,
+    pub(crate) exact: bool,
+    /// Whether only the token's rank has the weights.
+    pub(crate) late_weights: bool,
+    pub(crate) id_type: IdType,
+    /// The bytes of a second tensor, or 0.
+    pub(crate) also: usize,
+    pub(crate) layouts: Vec<Layout>,
+    /// Other kernels than those of the library.
+    pub(crate) kernels: Option<KernelSource<'static>>,
+    pub(crate) limit: Duration,
+}
+
+pub(crate) fn connect(model: &Model, options: &Options, comm: &Communicator, gpu: &Gpu) -> Experts {
+    let mut builder = Experts::builder(comm, gpu)
+        .experts(model.experts)
+        .expert_map(model.map.clone())
+        .top_k(model.top_k)
+        .hidden(model.hidden)
+        .number_type(model.number_type)
+        .capacity(model.capacity)
+        .micro_batches(2)
+        .exact(options.exact)
+        .packets_up_to(options.packets)
+        .timeout(options.limit);
+    if let Some(quantisation) = model.quantisation {
+        builder = builder.quantise(quantisation);
+    }
+    if options.also > 0 {
+        builder = builder.also(options.also);
+    }
+    if let Some(kernels) = options.kernels {
+        builder = builder.kernels(kernels);
+    }
+    let bytes = builder.scratch_bytes(model.ranks).expect("settings");
+    let experts = builder.connect().expect("experts");
+    assert_eq!((experts.device_bytes(), experts.n_local()), (bytes, model.n_local(experts.rank())));
+    experts
+}
+
+/// Tokens whose routing is one of several kinds.
+pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> Tokens {
+    let count = match random.below(5) {
+        0 => 0,
+        1 => model.capacity,
+        2 => random.below(options.packets.min(model.capacity) + 1),
+        _ => random.below(model.capacity + 1),
+    };
+    let (kind, favourite) = (random.below(4), random.below(model.experts) as i64);
+    let id = |random: &mut Random| match kind {
+        0 => random.below(model.experts) as i64,
+        1 => favourite,
+        2 => random.below(model.experts + 1) as i64 - 1,
+        _ => -1,
+    };
+    let ids = (0..count * model.top_k).map(|_| id(random)).collect();
+    let weights = (0..count * model.top_k).map(|_| random.below(1000) as f32 / 500.0 - 1.0).collect();
+    let numbers = |random: &mut Random| -> Vec<u8> {
+        let number = |random: &mut Random| (random.below(8001) as f32 - 4000.0) / 37.0;
+        (0..count * model.hidden).flat_map(|_| narrow(model.number_type, number(random))).collect()
+    };
+    let mut parts = vec![numbers(random)];
+    if options.also > 0 {
+        parts.push(random.bytes(count * options.also));
+    }
+    let bias = (random.below(2) == 0).then(|| numbers(random));
+    Tokens { count, ids, weights, parts, bias }
+}
+
+/// The memory that a rank gives to its dispatch, and that for what comes.
+pub(crate) struct Call {
+    pub(crate) layout: Layout,
+    pub(crate) parts: Vec<DeviceBuffer>,
+    pub(crate) out: Vec<DeviceBuffer>,
+    /// The memory for ids, weights and sources of the rows that come.
+    pub(crate) along: [DeviceBuffer; 3],
+    pub(crate) id_bytes: usize,
+    /// Whether the weights did not travel: all are 1.
+    pub(crate) late_weights: bool,
+    pub(crate) part_bytes: Vec<usize>,
+    pub(crate) rows: usize,
+    pub(crate) zero: bool,
+}
+
+/// The sizes of the tensors' rows as they travel.
+pub(crate) fn travelling(model: &Model, options: &Options) -> Vec<usize> {
+    let groups = model.hidden.div_ceil(128);
+    let mut bytes = match model.quantisation {
+        None => vec![model.result_bytes()],
+        Some(Quantisation::E4m3) => vec![model.hidden, 4 * groups],
+        Some(_) => vec![model.hidden, groups.next_multiple_of(4)],
+    };
+    if options.also > 0 {
+        bytes.push(options.also);
+    }
+    bytes
+}
+
+pub(crate) fn dispatch(
+    experts: &Experts,
+    model: &Model,
+    options: &Options,
+    own: &Tokens,
+    (gpu, stream): (&Gpu, &Stream),
+    (micro_batch, zero): (usize, bool),
+) -> (Routed, Call) {
+    let rank = experts.rank();
+    let layout = options.layouts[rank];
+    let part_bytes = travelling(model, options);
+    let most = model.ranks * model.capacity;
+    let local = model.n_local(rank);
+    let rows = match layout {
+        Layout::Rank | Layout::Token => most,
+        Layout::Expert => local * most,
+        Layout::Flat { alignment } => most * model.top_k.min(local) + local * (alignment as usize - 1),
+        _ => unreachable!("four layouts"),
+    };
+    let ids: Vec<u8> = match options.id_type {
+        IdType::I64 => own.ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+        _ => own.ids.iter().flat_map(|id| (*id as i32).to_le_bytes()).collect(),
+    };
+    let weights: Vec<u8> = own.weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    let parts: Vec<_> = own.parts.iter().map(|part| memory(gpu, part)).collect();
+    let out: Vec<_> = part_bytes.iter().map(|bytes| unwritten(gpu, (rows * bytes) as u64)).collect();
+    let mut call = Dispatch::new(own.count, &memory(gpu, &ids), &parts[0]).ids_of(options.id_type);
+    if !options.late_weights {
+        call = call.weights(&memory(gpu, &weights));
+    }
+    call = parts[1..].iter().fold(call, Dispatch::with);
+    if layout != Layout::Rank {
+        let slice = |i: usize| Memory::slice(&out[i], 0..(rows * part_bytes[i]) as u64).expect("a part");
+        call = call.into(layout, slice(0));
+        call = (1..out.len()).fold(call, |call, i| call.and(slice(i)));
+    }
+    let id_bytes = if options.id_type == IdType::I64 { 8 } else { 4 };
+    let along =
+        [model.top_k * id_bytes, model.top_k * 4, 8].map(|bytes| unwritten(gpu, (rows * bytes) as u64));
+    let call = call.ids_into(&along[0]).weights_into(&along[1]).sources_into(&along[2]);
+    let routed =
+        experts.dispatch(&call.micro_batch(micro_batch).zero_rest(zero), stream).expect("a dispatch");
+    (
+        routed,
+        Call {
+            layout,
+            parts,
+            out,
+            along,
+            id_bytes,
+            late_weights: options.late_weights,
+            part_bytes,
+            rows,
+            zero,
+        },
+    )
+}
+
+/// Compares what came with the oracle.
+pub(crate) fn check_dispatch(
+    model: &Model,
+    routed: &Routed,
+    call: &Call,
+    copies: &[DeviceBuffer],
+    rows: &[Row],
+    rank: usize,
+) {
+    let (places, per_expert) = model.places(rows, rank, call.layout);
+    let mut of_ranks = vec![0; model.ranks];
+    rows.iter().for_each(|row| of_ranks[row.source] += 1);
+    assert_eq!(routed.rows_of_ranks().expect("counts"), of_ranks);
+    let per_expert: Vec<u32> = per_expert.iter().map(|rows| *rows as u32).collect();
+    assert_eq!(routed.rows_of_experts().expect("counts"), per_expert);
+    for row in rows {
+        let came = routed.row(row.source, row.number).expect("a row");
+        assert_eq!((came.0 as usize, &came.1), (row.token, &row.local), "rank {rank}, row {row:?}");
+    }
+    let along = |of: usize, bytes: usize| read(&call.along[of], 0, (call.rows * bytes) as u64);
+    let (ids, weights, sources) =
+        (along(0, model.top_k * call.id_bytes), along(1, 4 * model.top_k), along(2, 8));
+    for (row, places) in rows.iter().zip(&places) {
+        let id = |local: &i32| i64::from(*local).to_le_bytes()[..call.id_bytes].to_vec();
+        let expected = [
+            row.local.iter().flat_map(id).collect::<Vec<u8>>(),
+            row.weights
+                .iter()
+                .flat_map(|weight| if call.late_weights { 1f32 } else { *weight }.to_le_bytes())
+                .collect(),
+            [row.source as u32, row.token as u32].iter().flat_map(|number| number.to_le_bytes()).collect(),
+        ];
+        for place in places.iter().flatten() {
+            for (there, expected) in [&ids, &weights, &sources].into_iter().zip(&expected) {
+                assert_eq!(
+                    &there[place * expected.len()..][..expected.len()],
+                    expected,
+                    "rank {rank}, {row:?}"
+                );
+            }
+        }
+    }
+    for (part, bytes) in call.part_bytes.iter().enumerate() {
+        let there = match call.layout {
+            Layout::Rank => received(model, routed, part, &copies[part]),
+            _ => read(&call.out[part], 0, (call.rows * bytes) as u64),
+        };
+        let mut expected: Vec<Option<&[u8]>> = vec![None; call.rows];
+        for (row, places) in rows.iter().zip(&places) {
+            for place in places.iter().flatten() {
+                expected[*place] = Some(&row.parts[part]);
+            }
+        }
+        for (number, (there, expected)) in there.chunks(*bytes).zip(expected).enumerate() {
+            match expected {
+                Some(expected) => assert_eq!(there, expected, "rank {rank}, tensor {part}, row {number}"),
+                None if call.layout == Layout::Rank => {}
+                None => {
+                    let rest = if call.zero { 0 } else { 0xee };
+                    assert!(
+                        there.iter().all(|byte| *byte == rest),
+                        "rank {rank}, tensor {part}, row {number}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Copies what came in the layout `Rank`, behind the work in the stream.
+pub(crate) fn copies(
+    model: &Model,
+    routed: &Routed,
+    call: &Call,
+    (gpu, stream): (&Gpu, &Stream),
+) -> Vec<DeviceBuffer> {
+    let parts = if call.layout == Layout::Rank { call.part_bytes.len() } else { 0 };
+    let copy = |part| {
+        let view = routed.received(part).expect("the layout is Rank");
+        let copy = unwritten(gpu, view.rank_stride * model.ranks as u64);
+        // SAFETY: both have so many bytes; the copy is kept until the stream is waited for.
+        unsafe { stream.copy(copy.ptr(), view.ptr, copy.len()) }.expect("a copy");
+        copy
+    };
+    (0..parts).map(copy).collect()
+}
+
+/// The rows of such a copy, side by side.
+pub(crate) fn received(model: &Model, routed: &Routed, part: usize, copy: &DeviceBuffer) -> Vec<u8> {
+    let view = routed.received(part).expect("the layout is Rank");
+    let row = |i: u64| {
+        let at = i / model.capacity as u64 * view.rank_stride + i % model.capacity as u64 * view.row_stride;
+        read(copy, at, view.row_bytes)
+    };
+    (0..(model.ranks * model.capacity) as u64).flat_map(row).collect()
+}
+
+/// Returns the rows that the experts of a rank make of those that came.
+pub(crate) fn made(model: &Model, call: &Call, rows: &[Row], rank: usize) -> Vec<u8> {
+    let bytes = model.result_bytes();
+    let (places, _) = model.places(rows, rank, call.layout);
+    // Rows that no expert made are NaN, or nearly: they must not be summed.
+    let mut made = vec![0xff; call.rows * bytes];
+    let experts: Vec<usize> = (0..model.experts).filter(|expert| model.map[*expert] == rank).collect();
+    for (row, places) in rows.iter().zip(&places) {
+        for (place, local) in places.iter().zip(&row.local) {
+            let Some(place) = place else { continue };
+            let numbers = match call.layout {
+                Layout::Rank | Layout::Token => model.made_by_rank(row.source, row.token, rank),
+                _ => model.made(row.source, row.token, experts[*local as usize]),
+            };
+            made[place * bytes..][..bytes].copy_from_slice(&numbers);
+        }
+    }
+    made
+}
+
+/// The memory that a rank gives to its combine.
+pub(crate) struct ToCombine {
+    pub(crate) made: DeviceBuffer,
+    pub(crate) bias: Option<DeviceBuffer>,
+    pub(crate) weights: DeviceBuffer,
+}
+
+pub(crate) fn to_combine(
+    model: &Model,
+    own: &Tokens,
+    call: &Call,
+    rows: &[Row],
+    rank: usize,
+    gpu: &Gpu,
+) -> (ToCombine, DeviceBuffer) {
+    let weights: Vec<u8> = own.weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    let memories = ToCombine {
+        made: memory(gpu, &made(model, call, rows, rank)),
+        bias: own.bias.as_ref().map(|bias| memory(gpu, bias)),
+        weights: memory(gpu, &weights),
+    };
+    (memories, unwritten(gpu, (own.count * model.result_bytes()) as u64))
+}
+
+pub(crate) fn combine<'a>(
+    routed: &'a Routed,
+    options: &Options,
+    memories: &ToCombine,
+    sums: &DeviceBuffer,
+) -> Combine<'a> {
+    let mut combine = Combine::new(routed, &memories.made, sums);
+    if let Some(bias) = &memories.bias {
+        combine = combine.bias(bias);
+    }
+    if options.late_weights {
+        combine = combine.weights(&memories.weights);
+    }
+    if options.exact { combine.exact() } else { combine }
+}
+
+pub(crate) fn check_sums(
+    model: &Model,
+    options: &Options,
+    own: &Tokens,
+    sums: &DeviceBuffer,
+    rank: usize,
+    when: &str,
+) {
+    let one_row: Vec<bool> =
+        options.layouts.iter().map(|layout| matches!(layout, Layout::Rank | Layout::Token)).collect();
+    let expected = model.sums(own, rank, &one_row, options.exact);
+    assert_eq!(read(sums, 0, expected.len() as u64), expected, "rank {rank}, {when}");
+}

@@ -18,6 +18,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::KernelSource;
+use mscclpp_ep::Layout;
 use mscclpp_test_support::Random;
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
 };
 
 /// The most runs in which a mutant may stay unnoticed.
-const RUNS: usize = 40;
+const RUNS: usize = 200;
 
 /// How long the calls of a mutant may take, which may wait for ever.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -62,6 +63,8 @@ const MUTANTS: &[Mutant] = &[
         "load4(ep.experts + expert);\n    }\n    blockSync();", "load4(ep.experts + expert);\n    }"] },
     Mutant { name: "an_expert_counts_a_token_twice", change: ["has = true;\n          }", "has = true; ++next;\n          }"] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: ["packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)),\n        packed", "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)),\n        packed"] },
+    Mutant { name: "warps_without_words_of_a_row_take_its_weights", change: [
+        "const uint32_t most = (words + 31) / 32, free", "const uint32_t most = 8, free"] },
     Mutant { name: "a_sum_has_no_weights", change: [
         "addTo(sums, term.weight, messageWord(term.row", "addTo(sums, 1.0f, messageWord(term.row"] },
     Mutant { name: "the_rows_of_earlier_ranks_are_not_counted", change: ["counts[row.r * ep.local + local] + place", "place"] },
@@ -100,10 +103,17 @@ fn calls(kernels: KernelSource<'static>, random: &mut Random) {
     };
     model.hidden = 40;
     options.packets = 3;
+    if random.below(2) == 0 {
+        // Few rows, each with the work of several warps, and weights that come late.
+        model.top_k = 1;
+        options.packets = model.capacity;
+        options.layouts = vec![Layout::Expert; model.ranks];
+        (options.exact, options.late_weights) = (false, true);
+    }
     without_the_host(
         &model,
         &Options { kernels: Some(kernels), limit: LIMIT, ..options },
-        5,
+        20,
         random.word(),
         false,
     );

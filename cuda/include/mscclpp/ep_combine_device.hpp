@@ -77,9 +77,10 @@ struct EpCombiner {
   struct Columns {
     uint32_t first, step;
   };
-  // Returns how many warps share a row, if there are so many rows.
+  // Returns how many warps share a row, if there are so many rows: each has some of its words, see X4.
   MSCCLPP_DEVICE_INLINE uint32_t subsOf(uint32_t rows) const {
-    return rows == 0 || rows > b.warps ? 1 : b.warps / rows < 8 ? b.warps / rows : 8;
+    const uint32_t most = (words + 31) / 32, free = rows == 0 ? 1 : b.warps / rows;
+    return free == 0 ? 1 : free < most ? free : most;
   }
 
   // ---- the experts' rank
@@ -104,7 +105,7 @@ struct EpCombiner {
   }
 
   // Word i has the weights of choices 2 i and 2 i + 1. X4. The packets of the call before, if there were any, have been read:
-  // this rank has taken the rows that were made with them.
+  // this rank has taken all words of the rows that were made with them.
   MSCCLPP_DEVICE_INLINE uint8_t* weightPacket(uint32_t at, uint32_t owner, uint32_t row, uint32_t i) const {
     const uint64_t packet = (static_cast<uint64_t>(owner) * ep.capacity + row) * ((ep.topK + 1) / 2) + i;
     return b.place(at, ep.weightPackets + packet * 16);

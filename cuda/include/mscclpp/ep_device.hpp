@@ -24,7 +24,8 @@
 //     both follow the kernels that read them, in a stream. They free them only if they are those of the last dispatch, since
 //     EpFreed must not decrease.
 // X4. The weights that combine sends before everything else have packets of their own, which need no word: a rank sends them
-//     again only when it has taken the rows that were made with those of the call before.
+//     again only when it has taken all words of the rows that were made with those of the call before. Every warp that takes
+//     weights of a row also makes words of it, so it has taken them by then.
 //
 // Bits. A sum is acc = fma(w, x, acc) from 0 in float, in the order of the choices. Exact: over all choices of a token, by the
 // token's rank, rounded once. Otherwise each rank sums those of its experts and rounds, and the token's rank sums these in the

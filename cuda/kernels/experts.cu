@@ -1,21 +1,23 @@
 // The kernels of expert parallel layers: see ep_device.hpp.
+// build: compute_90
 
 #include "mscclpp/ep_device.hpp"
 
 using namespace mscclpp;
 
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(1024)
     ep_dispatch(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call) {
-  __shared__ detail::EpRouting routing;
+  __shared__ detail::EpHeads heads;
   extern __shared__ uint32_t counts[];
-  detail::dispatchExperts(ep, call, routing, counts);
+  detail::dispatchExperts(ep, call, heads, counts);
 }
 
-#define EP_COMBINE(NAME, TYPE)                                                                                   \
-  extern "C" __global__ void __launch_bounds__(512)                                                              \
-      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call) {                        \
-    __shared__ detail::EpTerm terms[EpMaxWarps][EpMaxTopK];                                                      \
-    detail::EpCombiner<TYPE>(ep, call, terms[threadOfBlock() / 32]).run();                                       \
+#define EP_COMBINE(NAME, TYPE)                                                                          \
+  extern "C" __global__ void __launch_bounds__(1024)                                                    \
+      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call) {       \
+    __shared__ detail::EpTerms terms[EpMaxWarps];                                                       \
+    __shared__ detail::EpHeads heads;                                                                   \
+    detail::EpCombiner<TYPE>(ep, call, terms[threadOfBlock() / 32], heads).run();                       \
   }
 EP_COMBINE(ep_combine_bf16, ReduceBf16)
 EP_COMBINE(ep_combine_f16, ReduceF16)

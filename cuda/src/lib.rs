@@ -147,15 +147,15 @@ pub const SIM_HEADERS: &[(&str, &str)] = &[
     ("vector_types.h", include_str!("../sim/vector_types.h")),
 ];
 
-/// A kernel of this repository with its PTX; `bulk` if there is also PTX that uses bulk copies, `only bulk` if there is no other.
+/// A kernel of this repository with its PTX; `newer` if there is also PTX for compute_90, `only newer` if there is no other.
 macro_rules! kernel {
     ($name:literal) => {
         kernel!($name, [80 "compute_80"])
     };
-    ($name:literal, only bulk) => {
+    ($name:literal, only newer) => {
         kernel!($name, [90 "compute_90"])
     };
-    ($name:literal, bulk) => {
+    ($name:literal, newer) => {
         kernel!($name, [80 "compute_80", 90 "compute_90"])
     };
     ($name:literal, [$($capability:literal $architecture:literal),+]) => {
@@ -178,7 +178,7 @@ pub const ALL_REDUCE_RMS_NORM: KernelSource<'static> = kernel!("all_reduce_rms_n
 pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_channel");
 
 /// The kernel of the tutorial on port channels: `bidir_put_with_signal`, which takes a `PortChannelDeviceHandle` by value.
-pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", bulk);
+pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", newer);
 
 /// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value. Instead of the second,
 /// `move_messages` takes a `CollectiveSends`, `exchange_direct_move` a `CollectiveDirectCall`, those of
@@ -187,7 +187,7 @@ pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic
 /// shared memory. It takes a `CollectiveHandle` and a `CollectiveDirectCall` by value, and needs compute capability 9.0.
-pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_bulk", only bulk);
+pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_bulk", only newer);
 
 /// The kernels of collectives between ranks on several nodes: `move_across` and `reduce_across_any`, `_f16_sum`,
 /// `_bf16_sum` and `_f32_sum`. Each takes a `CollectiveAcross` by value.
@@ -202,11 +202,11 @@ pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
 
 /// The kernels of expert parallel layers: `ep_dispatch`, which takes an `EpHandle` and an `EpDispatch` by value,
 /// `ep_combine_bf16`, `_f16` and `_f32`, which take an `EpHandle` and an `EpCombine`, and `ep_release`.
-pub const EXPERTS: KernelSource<'static> = kernel!("experts");
+pub const EXPERTS: KernelSource<'static> = kernel!("experts", newer);
 
 /// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one
 /// for each rank, in the module's variable `channels`.
-pub const MESH_PORT_CHANNELS: KernelSource<'static> = kernel!("mesh_port_channels", bulk);
+pub const MESH_PORT_CHANNELS: KernelSource<'static> = kernel!("mesh_port_channels", newer);
 
 /// The kernels of the first tutorial, `ping_pong_spin` and `ping_pong_plain`: two sides that signal each other in turns,
 /// of which one spins for a while in each round.

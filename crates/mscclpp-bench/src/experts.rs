@@ -44,9 +44,6 @@ pub(crate) struct Options {
     /// Lets a quarter of all choices fall on one expert.
     #[arg(long)]
     skewed: bool,
-    /// Up to how many tokens travel as packets [default: the library's].
-    #[arg(long)]
-    packets_up_to: Option<usize>,
     /// The most blocks of a call [default: the library's].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: Option<u32>,
@@ -119,8 +116,8 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let Shape { hidden, experts, top_k, .. } = shape;
     let notes = vec![
         format!(
-            "{hidden} numbers, {top_k} of {experts} experts; sizes are the bytes that the rank that sends most sends to others; the \
-             slowest rank's times; the baseline is this library's all_gathers in a group, and its reduce_scatter"
+            "{hidden} numbers, {top_k} of {experts} experts; sizes are the bytes that the rank that sends most sends to others; \
+             a dispatch takes what it adds to a combine; the baseline is this library's all_gathers in a group, and its reduce_scatter"
         ),
         format!(
             "graphs of {} calls, timed by the device's events; counts and sums compared for each time",
@@ -161,9 +158,6 @@ impl<'a> Bench<'a> {
         let mut builder = builder.number_type(NumberType::Bf16).capacity(tokens).exact(options.exact);
         if !options.bf16 {
             builder = builder.quantise(Quantisation::E4m3);
-        }
-        if let Some(tokens) = options.packets_up_to {
-            builder = builder.packets_up_to(tokens);
         }
         if let Some(blocks) = options.blocks {
             builder = builder.max_blocks(blocks);
@@ -213,7 +207,7 @@ impl<'a> Bench<'a> {
         })?;
         let stream = stopwatch.stream();
         let routed = self.dispatch(layout.layout(), stream)?;
-        self.experts.release(&routed, stream)?;
+        self.combine(&routed, stream)?;
         self.experts.synchronize(stream)?;
         let graph = |call: &dyn Fn() -> Result<()>| -> Result<_> {
             stream.begin_capture()?;
@@ -222,10 +216,8 @@ impl<'a> Bench<'a> {
             captured?;
             Ok(graph?)
         };
-        let dispatches = graph(&|| {
-            let routed = self.dispatch(layout.layout(), stream)?;
-            if layout == AskedLayout::Rank { Ok(self.experts.release(&routed, stream)?) } else { Ok(()) }
-        })?;
+        // A dispatch may need the combine of the one before. So both are timed together, and a combine alone.
+        let both = graph(&|| self.combine(&self.dispatch(layout.layout(), stream)?, stream))?;
         let combines = graph(&|| self.combine(&routed, stream))?;
         let gathered = Gathered::new(self)?;
         let gathers = graph(&|| gathered.gather(stream))?;
@@ -237,19 +229,25 @@ impl<'a> Bench<'a> {
         let mut times = [const { Vec::new() }; 4];
         let mut right = true;
         for launch in 0..measuring.launches() {
-            for (n, graph) in [&dispatches, &combines, &gathers, &scatters].into_iter().enumerate() {
+            for (n, graph) in [&both, &combines, &gathers, &scatters].into_iter().enumerate() {
                 progress.step(&format!("experts, {tokens} tokens, time {launch}"));
                 self.sums.fill(0, self.sums.len(), 0)?;
                 let us = stopwatch.time(replays, |stream, mut range| {
                     // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
                     Ok(range.try_for_each(|_| unsafe { graph.launch(stream) })?)
                 })?;
-                let slowest =
-                    pair.ranks.say(&us)?.into_iter().try_fold(0.0, |most: f64, us| us.map(|us| most.max(us)));
-                right &= slowest.is_some() && (n != 1 || self.sums_are_right(layout, measuring.spoil)?);
+                // The others' times begin while they wait for rank 0.
+                let us = pair.ranks.say(&us)?.first().copied().flatten();
+                right &= us.is_some() && (n > 1 || self.sums_are_right(layout, measuring.spoil)?);
                 if measuring.counts(launch) {
-                    times[n].extend(slowest.map(|us| us / f64::from(replays * options.calls)));
+                    times[n].extend(us.map(|us| us / f64::from(replays * options.calls)));
                 }
+            }
+            let [both, combines, ..] = &mut times;
+            if let (true, Some(both), Some(combine)) =
+                (measuring.counts(launch), both.last_mut(), combines.last())
+            {
+                *both -= combine;
             }
         }
         right &= routed.rows_of_experts()? == self.counts();

@@ -17,7 +17,7 @@ use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 
 use crate::{
     Combine, Dispatch, Error, ExpertsBuilder, Layout, Memory, Result, Routed,
-    handle::{EpCombine, EpDispatch, EpHandle, FIRST_EPOCH, PARTS},
+    handle::{EpCombine, EpDispatch, EpHandle, PARTS},
     routed::{Pool, next_number},
     scratch::{self, PROBLEM_BYTES, alignment_of},
 };
@@ -63,7 +63,7 @@ impl Experts {
             ["ep_dispatch", settings.payload.number_type.kernel(), "ep_release"]
                 .map(|name| module.kernel(name));
         let (dispatch, combine, release) = (dispatch?, combine?, release?);
-        let threads = if gpu.platform() == Platform::Sim { 64 } else { 512 };
+        let threads = if gpu.platform() == Platform::Sim { 64 } else { 1024 };
         // Below MOST_SHARED.
         let shared_bytes = settings.shared_bytes(n) as u32;
         let room = DeviceRoom::new(&gpu, settings.calls_at_once)?;
@@ -73,8 +73,7 @@ impl Experts {
         }
         let layout = scratch::Layout::new(&settings, group.rank(), n);
         let scratch = Scratch::connect(&group, &gpu, layout.scratch_bytes)?;
-        let words = 4 * settings.max_blocks + FIRST_EPOCH;
-        let words = gpu.allocate(8 * words)?;
+        let words = gpu.allocate(8 * settings.words(n))?;
         let experts = settings.experts_of_kernels(n);
         let map = gpu.allocate(4 * experts.len() as u64)?;
         map.write_params(0, &experts)?;
@@ -254,6 +253,7 @@ impl Experts {
             weights: address(weights, "topk_weights", tokens * u64::from(self.handle.top_k) * 4, 4)?,
             bias: address(bias, "bias", tokens * row, alignment)?,
             out: out.at_least("the result of combine", tokens * row, alignment)?,
+            out_rows: routed.out_rows,
             tokens: tokens as u32,
             micro_batch: routed.micro_batch as u32,
             exact: (*exact).into(),

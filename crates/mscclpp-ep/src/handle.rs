@@ -13,6 +13,10 @@ pub(crate) const SEGMENTS: usize = 5;
 pub(crate) const MAX_TOP_K: u32 = 64;
 /// `EpLine`.
 pub(crate) const LINE: u64 = 128;
+/// `EpLineKinds`.
+pub(crate) const LINE_KINDS: u64 = 9;
+/// `EpMarkWords` of GPUs.
+pub(crate) const MARK_WORDS: u64 = 4;
 /// `EpFirstEpoch`.
 pub(crate) const FIRST_EPOCH: u64 = 8;
 /// The number of problems of `EpProblem`.
@@ -30,13 +34,11 @@ pub(crate) struct EpHandle {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     pub(crate) max_blocks: u32,
-    pub(crate) micro_batches: u32,
     pub(crate) n_experts: u32,
     pub(crate) top_k: u32,
     pub(crate) capacity: u32,
     pub(crate) local: u32,
     pub(crate) most_local: u32,
-    pub(crate) packet_tokens: u32,
     pub(crate) parts: u32,
     pub(crate) hidden: u32,
     pub(crate) quantisation: u32,
@@ -45,8 +47,6 @@ pub(crate) struct EpHandle {
     pub(crate) result_stride: u32,
     pub(crate) segment_bytes: [u32; SEGMENTS],
     pub(crate) segment_stride: [u32; SEGMENTS],
-    pub(crate) segment_word: [u32; SEGMENTS],
-    pub(crate) row_words: u32,
     pub(crate) places: Places,
 }
 
@@ -54,13 +54,12 @@ pub(crate) struct EpHandle {
 #[derive(Debug, Clone, Copy, Default, KernelParam)]
 #[repr(C)]
 pub(crate) struct Places {
-    pub(crate) segments: [u64; SEGMENTS],
+    pub(crate) segments: [u64; PARTS],
     pub(crate) lines: u64,
     pub(crate) headers: u64,
-    pub(crate) packets: u64,
+    pub(crate) routes: u64,
     pub(crate) results: u64,
     pub(crate) choice_results: u64,
-    pub(crate) result_packets: u64,
     pub(crate) weight_packets: u64,
     pub(crate) micro_batch_bytes: u64,
     pub(crate) table_offsets: u64,
@@ -114,6 +113,7 @@ pub(crate) struct EpCombine {
     pub(crate) weights: DevicePtr,
     pub(crate) bias: DevicePtr,
     pub(crate) out: DevicePtr,
+    pub(crate) out_rows: u64,
     pub(crate) tokens: u32,
     pub(crate) micro_batch: u32,
     pub(crate) exact: u32,

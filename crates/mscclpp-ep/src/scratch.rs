@@ -5,12 +5,15 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     Error, Result,
-    handle::{EpCounts, EpHandle, LINE, MAX_RANKS, MAX_TOP_K, PROBLEMS, Places, SEGMENTS},
+    handle::{
+        EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PROBLEMS,
+        Places, SEGMENTS,
+    },
     payload::{Payload, Quantisation},
 };
 
 /// The most shared memory of a block that depends on the experts.
-const MOST_SHARED: u64 = 32 << 10;
+const MOST_SHARED: u64 = 44 << 10;
 /// A packet has 8 bytes of data.
 const PACKET: u64 = 16;
 
@@ -25,7 +28,6 @@ pub(crate) struct Settings {
     pub(crate) map: Option<Vec<usize>>,
     pub(crate) micro_batches: u64,
     pub(crate) exact: bool,
-    pub(crate) packet_tokens: u64,
     pub(crate) max_blocks: u64,
     pub(crate) calls_at_once: u32,
 }
@@ -90,10 +92,16 @@ impl Settings {
         local.into_iter().max().unwrap_or(0)
     }
 
-    /// The dynamic shared memory of a block of dispatch: see `EpDispatcher`.
+    /// The dynamic shared memory of a block of dispatch: see `EpDispatchBlock`.
     pub(crate) fn shared_bytes(&self, ranks: usize) -> u64 {
         let (ranks, local) = (ranks as u64, self.most_local(ranks));
-        4 * (self.experts + ranks).max(ranks * local + 2 * local + 1)
+        4 * ((2 + MARK_WORDS) * (self.experts + ranks)).max(ranks * local + 2 * local + 1)
+    }
+
+    /// The number of the words that `EpHandle::words` is the address of.
+    pub(crate) fn words(&self, ranks: usize) -> u64 {
+        let counts = 1 + (self.experts + ranks as u64).div_ceil(2);
+        FIRST_EPOCH + 4 * self.max_blocks + self.micro_batches * self.max_blocks * counts
     }
 
     /// The words that [`agree`](mscclpp::engine::Group::agree) compares.
@@ -119,7 +127,6 @@ impl Settings {
             ("bytes of the fourth tensor's rows", row(3)),
             ("micro_batches", self.micro_batches),
             ("exact", self.exact.into()),
-            ("packets_up_to", self.packet_tokens),
             ("max_blocks", self.max_blocks),
             ("calls_at_once", self.calls_at_once.into()),
         ]
@@ -177,19 +184,8 @@ impl Room {
 impl Layout {
     /// Makes them for rank `rank` of `ranks`. The settings have been checked.
     pub(crate) fn new(settings: &Settings, rank: usize, ranks: usize) -> Self {
-        let Settings {
-            experts,
-            top_k,
-            capacity,
-            payload,
-            micro_batches,
-            exact,
-            packet_tokens,
-            max_blocks,
-            ..
-        } = settings;
+        let Settings { experts, top_k, capacity, payload, micro_batches, exact, max_blocks, .. } = settings;
         let (experts, top_k, capacity) = (*experts, *top_k, *capacity);
-        let packet_tokens = (*packet_tokens).min(capacity);
         let (n, most_local) = (ranks as u64, settings.most_local(ranks));
         let local = settings.ranks_of_experts(ranks).iter().filter(|of| **of == rank).count();
 
@@ -200,27 +196,19 @@ impl Layout {
         for (bytes, part) in bytes.iter_mut().zip(parts.iter().copied().chain([along])) {
             *bytes = part;
         }
-        let words = |bytes: u64| bytes.div_ceil(8);
-        let mut segment_word = [0u32; SEGMENTS];
-        let mut row_words = 0;
-        for (first, bytes) in segment_word.iter_mut().zip(bytes).take(parts.len() + 1) {
-            *first = row_words as u32;
-            row_words += words(bytes);
-        }
         let strides = bytes.map(|bytes| bytes.next_multiple_of(16));
         let result_bytes = payload.hidden * payload.number_type.size();
 
         let (mut room, mut places) = (Room::default(), Places::default());
-        places.lines = room.take(4 * MAX_RANKS as u64 * LINE);
+        places.lines = room.take(2 * LINE_KINDS * MAX_RANKS as u64 * LINE);
         places.headers = room.take(n * (most_local + 2) * PACKET);
-        places.packets = room.take(n * packet_tokens * row_words * PACKET);
-        for (at, stride) in places.segments.iter_mut().zip(strides).take(parts.len() + 1) {
+        places.routes = room.take(n * capacity * along.div_ceil(8) * PACKET);
+        for (at, stride) in places.segments.iter_mut().zip(strides).take(parts.len()) {
             *at = room.take(n * capacity * stride);
         }
         places.results = room.take(n * capacity * result_bytes.next_multiple_of(16));
         let choices = if *exact { top_k } else { 0 };
         places.choice_results = room.take(choices * capacity * result_bytes.next_multiple_of(16));
-        places.result_packets = room.take(n.max(choices) * packet_tokens * words(result_bytes) * PACKET);
         places.weight_packets = room.take(n * capacity * top_k.div_ceil(2) * PACKET);
         places.micro_batch_bytes = room.0;
 
@@ -241,13 +229,11 @@ impl Layout {
             rank: rank as u32,
             ranks: ranks as u32,
             max_blocks: *max_blocks as u32,
-            micro_batches: *micro_batches as u32,
             n_experts: experts as u32,
             top_k: top_k as u32,
             capacity: capacity as u32,
             local: local as u32,
             most_local: most_local as u32,
-            packet_tokens: packet_tokens as u32,
             parts: parts.len() as u32,
             hidden: payload.hidden as u32,
             quantisation: quantisation_of(payload.quantisation),
@@ -256,8 +242,6 @@ impl Layout {
             result_stride: result_bytes.next_multiple_of(16) as u32,
             segment_bytes: bytes.map(|bytes| bytes as u32),
             segment_stride: strides.map(|stride| stride as u32),
-            segment_word,
-            row_words: row_words as u32,
             places,
         };
         Self { handle, scratch_bytes: micro_batches * places.micro_batch_bytes, table_bytes: tables.0 }

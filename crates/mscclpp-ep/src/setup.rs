@@ -37,7 +37,6 @@ impl ExpertsBuilder {
             map: None,
             micro_batches: 1,
             exact: false,
-            packet_tokens: if simulated { 4 } else { 128 },
             max_blocks: if simulated { 2 } else { 64 },
             calls_at_once: 2,
         };
@@ -118,13 +117,6 @@ impl ExpertsBuilder {
     /// Has memory for [`Combine::exact`](crate::Combine::exact), K x C rows more: `false` if not given.
     pub fn exact(mut self, exact: bool) -> Self {
         self.settings.exact = exact;
-        self
-    }
-
-    /// Up to how many tokens of a rank travel as packets, which take one trip and twice the bytes: 128 if not given, and 4 on
-    /// simulated devices.
-    pub fn packets_up_to(mut self, tokens: usize) -> Self {
-        self.settings.packet_tokens = tokens as u64;
         self
     }
 

@@ -7,8 +7,8 @@ mod handle;
 use std::mem::offset_of;
 
 use handle::{
-    EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS,
-    SEGMENTS,
+    EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS,
+    MAX_TOP_K, PARTS, PROBLEMS, SEGMENTS,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -29,14 +29,13 @@ fn facts() -> Vec<Fact> {
         };
     }
     offsets!(EpHandle, "EpHandle": "scratch" scratch, "status" status, "words" words, "experts" experts, "problems" problems,
-        "rank" rank, "ranks" ranks, "maxBlocks" max_blocks, "microBatches" micro_batches, "nExperts" n_experts, "topK" top_k,
-        "capacity" capacity, "local" local, "mostLocal" most_local, "packetTokens" packet_tokens, "parts" parts,
+        "rank" rank, "ranks" ranks, "maxBlocks" max_blocks, "nExperts" n_experts, "topK" top_k,
+        "capacity" capacity, "local" local, "mostLocal" most_local, "parts" parts,
         "hidden" hidden, "quantisation" quantisation, "sourceType" source_type, "resultBytes" result_bytes,
         "resultStride" result_stride, "segmentBytes" segment_bytes, "segmentStride" segment_stride,
-        "segmentWord" segment_word, "rowWords" row_words, "segments" places.segments, "lines" places.lines,
-        "headers" places.headers, "packets" places.packets, "results" places.results,
-        "choiceResults" places.choice_results, "resultPackets" places.result_packets,
-        "weightPackets" places.weight_packets, "microBatchBytes" places.micro_batch_bytes,
+        "segments" places.segments, "lines" places.lines,
+        "headers" places.headers, "routes" places.routes, "results" places.results,
+        "choiceResults" places.choice_results, "weightPackets" places.weight_packets, "microBatchBytes" places.micro_batch_bytes,
         "tableOffsets" places.table_offsets, "tableRows" places.table_rows, "tableChoices" places.table_choices,
         "tableWeights" places.table_weights, "tableReceived" places.table_received);
     offsets!(EpCounts, "EpCounts": "epoch" epoch, "tokens" tokens, "layout" layout, "sent" sent, "received" received,
@@ -44,7 +43,7 @@ fn facts() -> Vec<Fact> {
     offsets!(EpDispatch, "EpDispatch": "ids" ids, "weights" weights, "rows" rows, "tables" tables, "out" out,
         "outIds" out_ids, "outWeights" out_weights, "outSources" out_sources, "outRows" out_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment,
         "microBatch" micro_batch, "again" again, "refused" refused, "zero" zero);
-    offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out,
+    offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out, "outRows" out_rows,
         "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row);
     facts.extend([
         fact("ranks", "mscclpp::EpMaxRanks", MAX_RANKS),
@@ -52,6 +51,8 @@ fn facts() -> Vec<Fact> {
         fact("segments", "mscclpp::EpMaxSegments", SEGMENTS),
         fact("choices", "mscclpp::EpMaxTopK", MAX_TOP_K as usize),
         fact("line", "mscclpp::EpLine", LINE as usize),
+        fact("words of marks", "mscclpp::EpMarkWords", MARK_WORDS as usize),
+        fact("kinds of lines", "mscclpp::EpLineKinds", LINE_KINDS as usize),
         fact("first epoch", "mscclpp::EpFirstEpoch", FIRST_EPOCH as usize),
         fact("problems", "mscclpp::EpRefused + 1", PROBLEMS as usize),
     ]);

@@ -43,7 +43,7 @@ type Given = (u64, u64);
 impl PyExperts {
     /// Sets up the experts of the ranks of a communicator. All ranks call it, and it blocks until they have.
     #[new]
-    #[pyo3(signature = (communicator, device, dtype, experts, top_k, hidden, capacity, expert_map, quantise, row_bytes, also, micro_batches, exact, packets_up_to, max_blocks, calls_at_once, timeout_sec, tag, ranks))]
+    #[pyo3(signature = (communicator, device, dtype, experts, top_k, hidden, capacity, expert_map, quantise, row_bytes, also, micro_batches, exact, max_blocks, calls_at_once, timeout_sec, tag, ranks))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords of the Python layer")]
     fn new(
         py: Python<'_>,
@@ -60,7 +60,6 @@ impl PyExperts {
         also: Vec<usize>,
         micro_batches: usize,
         exact: bool,
-        packets_up_to: Option<usize>,
         max_blocks: Option<u32>,
         calls_at_once: Option<u32>,
         timeout_sec: Option<f64>,
@@ -91,9 +90,6 @@ impl PyExperts {
         }
         if let Some(bytes) = row_bytes {
             builder = builder.row_bytes(bytes);
-        }
-        if let Some(tokens) = packets_up_to {
-            builder = builder.packets_up_to(tokens);
         }
         if let Some(blocks) = max_blocks {
             builder = builder.max_blocks(blocks);

@@ -153,6 +153,14 @@ MSCCLPP_DEVICE_INLINE uint64_t fetchAdd(uint64_t* word, uint64_t value) {
   return before;
 }
 
+// Sets bits of a word and returns what was there before.
+template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
+MSCCLPP_DEVICE_INLINE uint32_t fetchOr(uint32_t* word, uint32_t bits) {
+  uint32_t before;
+  MSCCLPP_PTX("atom", ".or.b32 %0, [%1], %2;", : "=r"(before) : "l"(at), "r"(bits) : "memory");
+  return before;
+}
+
 // Adds to a word and waits for no answer: over a link this is one message, where fetchAdd is two. Relaxed or Release.
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
 MSCCLPP_DEVICE_INLINE void reduceAdd(uint32_t* word, uint32_t value) {
@@ -252,6 +260,10 @@ template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, cla
 MSCCLPP_DEVICE_INLINE T fetchAdd(T* word, T value) {
   return __hip_atomic_fetch_add(word, value, hipOrder(O), hipScope(S));
 }
+template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
+MSCCLPP_DEVICE_INLINE uint32_t fetchOr(uint32_t* word, uint32_t bits) {
+  return __hip_atomic_fetch_or(word, bits, hipOrder(O), hipScope(S));
+}
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE void reduceAdd(T* word, T value) {
   static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
@@ -320,6 +332,12 @@ MSCCLPP_DEVICE_INLINE T fetchAdd(T* word, T value) {
   mscclpp_sim::check(word, sizeof(T), 1);
   mscclpp_sim::nextAccess(hostOrder(O), hostScope(S));
   return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
+}
+template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global>
+MSCCLPP_DEVICE_INLINE uint32_t fetchOr(uint32_t* word, uint32_t bits) {
+  mscclpp_sim::check(word, sizeof(bits), 1);
+  mscclpp_sim::nextAccess(hostOrder(O), hostScope(S));
+  return __atomic_fetch_or(word, bits, __ATOMIC_ACQ_REL);
 }
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE void reduceAdd(T* word, T value) {

@@ -15,15 +15,28 @@ enum EpLimits : uint32_t {
   EpMaxParts = 4,
   EpMaxSegments = 5,
   EpMaxTopK = 64,
-  // The choices that a block routes at once.
-  EpChoicesAtOnce = 1024,
-  // The most tokens and ranks of those: EpChoicesAtOnce rows.
-  EpTokensAtOnce = 64,
+  // The vectors of 16 bytes that a thread has under way at once.
+  EpVectorsAtOnce = 4,
+  // What a warp moves at once, and the part of each term that it sums up at once, in bytes.
+  EpPartBytes = 32 * 16 * EpVectorsAtOnce,
+  EpUnitBytes = 32 * 16,
+  // The terms of a sum that a thread has under way at once.
+  EpTermsAtOnce = 4,
+  // The parts in which a combine of many tokens signals the rows that it has sent.
+  EpPhases = 8,
   // The warps of a block.
-  EpMaxWarps = 16,
+  EpMaxWarps = 32,
   // The size of the line in which a word lies that another rank writes.
   EpLine = 128,
 };
+
+// The tokens that a block routes at once, and the words in which each of them has a bit; and how many tokens are many for a
+// combine. Those of simulated devices are so few that tests have more.
+#if defined(MSCCLPP_DEVICE_SIM)
+enum EpTokens : uint32_t { EpTokensAtOnce = 4, EpMarkWords = 2, EpManyTokens = 6 };
+#else
+enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 512 };
+#endif
 
 // How a rank gets the rows that others send to it.
 enum EpLayout : uint32_t {
@@ -44,10 +57,11 @@ enum EpDirection : uint32_t { EpDispatching = 0, EpCombining = 1 };
 
 // The lines of a micro-batch in the scratch: a line for each rank of each of these, for each direction.
 enum EpLineKind : uint32_t {
-  // How many blocks of that rank have sent what they send: EpHandle::maxBlocks more in each call.
-  EpArrived = 0,
   // The last epoch whose rows that rank has done with: see X2.
-  EpFreed = 1,
+  EpFreed = 0,
+  // For each of EpPhases, how many blocks of that rank have sent what they send in it: EpHandle::maxBlocks more in each call.
+  EpArrived = 1,
+  EpLineKinds = EpArrived + EpPhases,
 };
 
 // The words in device memory before the epochs.
@@ -67,36 +81,34 @@ enum EpProblem : uint32_t {
 };
 
 // Flags of a source in the header of its rows.
-enum EpHeaderFlags : uint32_t { EpHeaderPacked = 1, EpHeaderRefused = 2 };
+enum EpHeaderFlags : uint32_t { EpHeaderRefused = 1 };
 
-// The part of a communicator's experts that is the same for all calls. The segments of a row are its parts, and behind them
-// what the library sends along: the token's number, and for each choice the local expert (-1 elsewhere), the weight, and the
-// place of the row among those of its source for that expert.
+// The part of a communicator's experts that is the same for all calls. The segments of a row are its tensors, and behind them
+// what the library sends along, as packets: the token's number, and for each choice the local expert (-1 elsewhere), the weight,
+// and the place of the row among those of its source for that expert.
 struct EpHandle {
   // The scratch of each rank, and the words through which waits for it are aborted (null for this rank).
   uint8_t* scratch[EpMaxRanks];
   uint32_t* status[EpMaxRanks];
-  // EpWords, and from EpFirstEpoch on the epoch of each block, for each micro-batch and direction.
+  // EpWords; from EpFirstEpoch on the epoch of each block, for each micro-batch and direction; and behind them, for each
+  // micro-batch and block, a word with an epoch, and how many of its tokens go to each expert and to each rank: see X4.
   uint64_t* words;
   // For each expert its rank, times 2^16, plus its number there.
   const uint32_t* experts;
   uint32_t* problems;
-  uint32_t rank, ranks, maxBlocks, microBatches, nExperts, topK, capacity;
+  uint32_t rank, ranks, maxBlocks, nExperts, topK, capacity;
   // The experts of this rank, and the most of any rank.
   uint32_t local, mostLocal;
-  // The most tokens of a rank whose rows travel as packets.
-  uint32_t packetTokens;
   // The tensors of a row as it travels.
   uint32_t parts;
   uint32_t hidden, quantisation, sourceType;
   // The size of a row that combine sums, and from one to the next in the scratch.
   uint32_t resultBytes, resultStride;
-  // The size of each segment, from one row to the next in the scratch, and its first word among the packets of a row.
-  uint32_t segmentBytes[EpMaxSegments], segmentStride[EpMaxSegments], segmentWord[EpMaxSegments];
-  uint32_t rowWords;
+  // The size of each segment, and from one row to the next in the scratch (of the last one: in the tables).
+  uint32_t segmentBytes[EpMaxSegments], segmentStride[EpMaxSegments];
   // Offsets in the part of the scratch that belongs to a micro-batch.
-  uint64_t segments[EpMaxSegments];
-  uint64_t lines, headers, packets, results, choiceResults, resultPackets, weightPackets, microBatchBytes;
+  uint64_t segments[EpMaxParts];
+  uint64_t lines, headers, routes, results, choiceResults, weightPackets, microBatchBytes;
   // Offsets in the tables of a routing: see EpCounts.
   uint64_t tableOffsets, tableRows, tableChoices, tableWeights, tableReceived;
 };
@@ -142,6 +154,8 @@ struct EpCombine {
   // A row for each token, or null.
   const uint8_t* bias;
   uint8_t* out;
+  // The number of rows of the layout for which there is memory.
+  uint64_t outRows;
   uint32_t tokens, microBatch;
   // Whether every choice's row travels; whether there is one row for a token, which is summed without weights.
   uint32_t exact, oneRow;
@@ -153,19 +167,117 @@ namespace detail {
 
 #if defined(MSCCLPP_DEVICE_HIP)
 MSCCLPP_DEVICE_INLINE float fusedMultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+MSCCLPP_DEVICE_INLINE uint32_t countBits(uint32_t word) { return static_cast<uint32_t>(__builtin_popcount(word)); }
 #else
 MSCCLPP_DEVICE_INLINE float fusedMultiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+MSCCLPP_DEVICE_INLINE uint32_t countBits(uint32_t word) { return static_cast<uint32_t>(__popc(static_cast<int>(word))); }
 #endif
 
 MSCCLPP_DEVICE_INLINE int32_t signedWord(const uint8_t* words, uint64_t i) {
   return static_cast<int32_t>(load4(words + i * 4));
 }
 
+// What a thread has of a part of a message, which has EpPartBytes: vectors of 16 bytes, 32 apart.
+struct EpPart {
+  Bytes16 of[EpVectorsAtOnce];
+};
+
+// Loads and stores a part of a message; behind its end it loads 0 and stores nothing. Not inlined: they are for what is no
+// multiple of 16 bytes.
+MSCCLPP_DEVICE_NOINLINE EpPart loadPartAny(const uint8_t* message, uint32_t bytes, uint32_t part, uint32_t lane) {
+  EpPart any = {};
+  uint32_t i = part * (EpPartBytes / 16) + lane;
+#pragma unroll 1
+  for (uint32_t u = 0; u < EpVectorsAtOnce && i * 16 < bytes; ++u, i += 32) any.of[u] = vectorOf(message, bytes, i);
+  return any;
+}
+MSCCLPP_DEVICE_NOINLINE void storePartAny(uint8_t* message, uint32_t bytes, uint32_t part, uint32_t lane, const EpPart& any) {
+  uint32_t i = part * (EpPartBytes / 16) + lane;
+#pragma unroll 1
+  for (uint32_t u = 0; u < EpVectorsAtOnce && i * 16 < bytes; ++u, i += 32) storeVectorOf(message, bytes, i, any.of[u]);
+}
+MSCCLPP_DEVICE_INLINE EpPart loadPart(const uint8_t* message, uint32_t bytes, uint32_t part, uint32_t lane) {
+  if (!isAligned<16>(message) || bytes % 16 != 0) return loadPartAny(message, bytes, part, lane);
+  EpPart loaded = {};
+#pragma unroll
+  for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) {
+    const uint32_t at = part * EpPartBytes + (u * 32 + lane) * 16;
+    if (at < bytes) loaded.of[u] = load16(message + at);
+  }
+  return loaded;
+}
+MSCCLPP_DEVICE_INLINE void storePart(uint8_t* message, uint32_t bytes, uint32_t part, uint32_t lane, const EpPart& stored) {
+  if (!isAligned<16>(message) || bytes % 16 != 0) {
+    const EpPart any = stored;
+    storePartAny(message, bytes, part, lane, any);
+    return;
+  }
+#pragma unroll
+  for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) {
+    const uint32_t at = part * EpPartBytes + (u * 32 + lane) * 16;
+    if (at < bytes) store16(message + at, stored.of[u]);
+  }
+}
+// Stores vector i of a row into its place in a scratch, which ends at a multiple of 16.
+MSCCLPP_DEVICE_INLINE void putVector(uint8_t* place, uint32_t bytes, uint32_t i, Bytes16 vector) {
+  if (i * 16 < bytes) store16(place + i * 16ull, vector);
+}
+MSCCLPP_DEVICE_INLINE void putPart(uint8_t* place, uint32_t bytes, uint32_t part, uint32_t lane, const EpPart& put) {
+#pragma unroll
+  for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) putVector(place, bytes, part * (EpPartBytes / 16) + u * 32 + lane, put.of[u]);
+}
+
+// What a wait of a call waits for: a word that is at least so large, or a packet.
+struct EpWordIsThere {
+  const uint64_t* word;
+  uint64_t least;
+  MSCCLPP_DEVICE_INLINE bool operator()() const {
+    return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least;
+  }
+};
+struct EpPacketIsThere {
+  Ll16Packets packets;
+  const uint8_t* at;
+  MSCCLPP_DEVICE_INLINE bool operator()() const { return packets.isThere(Ll16Packets::load(at)); }
+};
+// Waits until `ready` returns true, and returns false if the wait was given up: because the host aborts it by `status`, or if
+// that is null, because a block has said so in `gaveUp`. Not inlined: a kernel has many waits, and is slow if its code is long.
+template <class Ready>
+MSCCLPP_DEVICE_NOINLINE bool epWait(Ready ready, uint32_t* status, const uint64_t* gaveUp) {
+  bool came = false;
+  const auto ends = [&] {
+    came = ready();
+    return came || (status == nullptr && detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(gaveUp) != 0);
+  };
+  pollUntil<1>(ends, -1, status);
+  return came;
+}
+
+// Takes one packet. Not inlined, as above.
+struct EpTaken {
+  uint64_t word;
+  bool came;
+};
+MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, uint32_t* status, const uint64_t* gaveUp) {
+  Bytes16 packet = Ll16Packets::load(at);
+  bool came = packets.isThere(packet);
+  if (!came) {
+    came = epWait(EpPacketIsThere{packets, at}, status, gaveUp);
+    packet = Ll16Packets::load(at);
+  }
+  return EpTaken{Ll16Packets::wordOf(packet), came};
+}
+
+// The numbers of rows and of tokens of each rank, as its header says. In shared memory.
+struct EpHeads {
+  uint32_t rows[EpMaxRanks], tokens[EpMaxRanks];
+};
+
 // A block of a call of one micro-batch and direction. Made by all threads of each block of the launch, whose blocks and
 // threads have one dimension, and whose threads are whole warps.
 struct EpBlock {
   const EpHandle& ep;
-  uint32_t microBatch, direction, block, blocks, thread, threads, lane, warp, warps;
+  uint32_t microBatch, direction, block, blocks, thread, threads, lane;
   uint64_t epoch;
 
   MSCCLPP_DEVICE_INLINE EpBlock(const EpHandle& ep, uint32_t microBatch, uint32_t direction)
@@ -177,18 +289,36 @@ struct EpBlock {
         thread(threadOfBlock()),
         threads(threadsOfBlock()),
         lane(thread % 32),
-        // The number of the warp and of all warps of the call.
-        warp(block * (threads / 32) + thread / 32),
-        warps(blocks * (threads / 32)),
         epoch(load8(epochs(direction) + block) + 1) {}
 
-  // Returns whether no earlier call has given up. All threads call it.
+  // The warps of the block, and those of all blocks. Warps with successive numbers among all belong to different blocks.
+  MSCCLPP_DEVICE_INLINE uint32_t warpOfBlock() const { return thread / 32; }
+  MSCCLPP_DEVICE_INLINE uint32_t warpsOfBlock() const { return threads / 32; }
+  MSCCLPP_DEVICE_INLINE uint32_t warp() const { return warpOfBlock() * blocks + block; }
+  MSCCLPP_DEVICE_INLINE uint32_t warps() const { return warpsOfBlock() * blocks; }
+  // The number of the thread among all, and of all.
+  MSCCLPP_DEVICE_INLINE uint32_t threadOfAll() const { return block * threads + thread; }
+  MSCCLPP_DEVICE_INLINE uint32_t threadsOfAll() const { return blocks * threads; }
+
+  // X2. Waits until no peer reads any more what this rank sent to it in the call before. Returns false if an earlier call has
+  // given up, or this wait. All threads call it, and get the same.
   MSCCLPP_DEVICE_INLINE bool begin() const {
-    return !blockAny(thread == 0 && hasGivenUp());
+    bool failed = false;
+    if (thread < ep.ranks) {
+      const EpWordIsThere isFree{line(ep.rank, thread, EpFreed, direction), epoch - 1};
+      const bool free = isFree();
+      failed = hasGivenUp() || (!free && !waitFor(thread, isFree));
+    }
+    return !blockAny(failed);
   }
 
   MSCCLPP_DEVICE_INLINE uint64_t* epochs(uint32_t of) const {
-    return ep.words + EpFirstEpoch + (microBatch * 2 + of) * static_cast<uint64_t>(ep.maxBlocks);
+    return ep.words + EpFirstEpoch + (microBatch * 2 + of) * ep.maxBlocks;
+  }
+  // Returns the words of a block for X4: one with an epoch, and behind it numbers of 4 bytes for each expert and each rank.
+  MSCCLPP_DEVICE_INLINE uint64_t* countsOf(uint32_t ofBlock) const {
+    const uint64_t each = 1 + (ep.nExperts + ep.ranks + 1) / 2;
+    return ep.words + EpFirstEpoch + 4 * ep.maxBlocks + (microBatch * ep.maxBlocks + ofBlock) * each;
   }
 
   // Returns a place in the scratch of rank `at`.
@@ -196,75 +326,71 @@ struct EpBlock {
     return ep.scratch[at] + microBatch * ep.microBatchBytes + offset;
   }
   // Returns the word of rank `of` in the scratch of rank `at`.
-  MSCCLPP_DEVICE_INLINE uint64_t* line(uint32_t at, uint32_t of, EpLineKind kind, uint32_t ofDirection) const {
-    return reinterpret_cast<uint64_t*>(place(at, ep.lines + ((ofDirection * 2 + kind) * EpMaxRanks + of) * EpLine));
+  MSCCLPP_DEVICE_INLINE uint64_t* line(uint32_t at, uint32_t of, uint32_t kind, uint32_t ofDirection) const {
+    return reinterpret_cast<uint64_t*>(place(at, ep.lines + ((ofDirection * EpLineKinds + kind) * EpMaxRanks + of) * EpLine));
   }
 
-  // The part of EpHandle::maxBlocks for which this block counts: those of all blocks are as many.
-  MSCCLPP_DEVICE_INLINE uint64_t share() const {
-    const uint64_t all = ep.maxBlocks;
-    return all * (block + 1) / blocks - all * block / blocks;
-  }
+  // The part of EpHandle::maxBlocks for which block `of` of `all` counts: those of all are as many.
+  MSCCLPP_DEVICE_INLINE uint64_t share(uint32_t of, uint32_t all) const { return of + 1 < all ? 1 : ep.maxBlocks - (all - 1); }
 
   // Waits until `ready` returns true for what rank `from` sends. This rank's own blocks cannot be aborted one by one: who waits
   // for them also looks whether one has given up.
   template <class Ready>
   MSCCLPP_DEVICE_INLINE bool waitFor(uint32_t from, Ready ready) const {
-    if (ready()) return true;
-    if (from != ep.rank) return pollUntil<1>(ready, -1, ep.status[from]);
-    bool came = false;
-    const auto ends = [&] {
-      came = ready();
-      return came || hasGivenUp();
-    };
-    pollUntil<1>(ends, -1, nullptr);
-    return came;
+    return ready() || epWait(ready, ep.status[from], ep.words + EpGaveUp);
   }
   MSCCLPP_DEVICE_INLINE bool hasGivenUp() const {
     return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpGaveUp) != 0;
   }
   MSCCLPP_DEVICE_INLINE bool waitForWord(const uint64_t* word, uint64_t least, uint32_t from) const {
-    return waitFor(from, [=] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least; });
+    return waitFor(from, EpWordIsThere{word, least});
   }
   // Takes the packet at `at`, from rank `from`.
   MSCCLPP_DEVICE_INLINE bool take(const Ll16Packets& packets, const uint8_t* at, uint64_t& word, uint32_t from) const {
-    Bytes16 packet;
-    const bool came = waitFor(from, [&] {
-      packet = Ll16Packets::load(at);
-      return packets.isThere(packet);
-    });
-    word = Ll16Packets::wordOf(packet);
-    return came;
+    const EpTaken taken = epTake(packets, at, ep.status[from], ep.words + EpGaveUp);
+    word = taken.word;
+    return taken.came;
   }
 
-  // X1. Tells every rank that this block has sent what it sends. All threads call it.
-  MSCCLPP_DEVICE_INLINE void signal() const {
+  // X1. Tells every rank that this block, which is number `of` of the `all` that send, has sent what it sends in a phase. All
+  // threads call it.
+  MSCCLPP_DEVICE_INLINE void signal(uint32_t of, uint32_t all, uint32_t phase) const {
     blockSync();
     if (thread < ep.ranks) {
-      detail::fetchAdd<MemoryOrder::Release, MemoryScope::System>(line(thread, ep.rank, EpArrived, direction), share());
+      detail::reduceAdd<MemoryOrder::Release, MemoryScope::System>(line(thread, ep.rank, EpArrived + phase, direction),
+                                                                  share(of, all));
     }
   }
-  // Waits until all blocks of rank `of` have sent what they send in this call. The caller lets other threads know by a
-  // barrier.
-  MSCCLPP_DEVICE_INLINE bool hasArrived(uint32_t of) const {
-    return waitForWord(line(ep.rank, of, EpArrived, direction), epoch * ep.maxBlocks, of);
+  // Counts the block, number `of` of `all`, for the phases from `phase` to `end` - 1, in which it sends nothing.
+  MSCCLPP_DEVICE_INLINE void skip(uint32_t of, uint32_t all, uint32_t phase, uint32_t end) const {
+    for (uint32_t i = thread; i < (end - phase) * ep.ranks; i += threads) {
+      uint64_t* const word = line(i % ep.ranks, ep.rank, EpArrived + phase + i / ep.ranks, direction);
+      detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::System>(word, share(of, all));
+    }
+  }
+  // Waits until all blocks of rank `of` have sent what they send in a phase of this call. The caller lets other threads know by
+  // a barrier.
+  MSCCLPP_DEVICE_INLINE bool hasArrived(uint32_t of, uint32_t phase) const {
+    return waitForWord(line(ep.rank, of, EpArrived + phase, direction), epoch * ep.maxBlocks, of);
   }
 
-  // X2. Waits until rank `of` has done with what this rank sent to it in the call before. The caller lets other threads
-  // know by a barrier.
-  MSCCLPP_DEVICE_INLINE bool isFree(uint32_t of) const {
-    return waitForWord(line(ep.rank, of, EpFreed, direction), epoch - 1, of);
-  }
   // Returns whether all other blocks of the call are here, too, with all their accesses to what came. All threads call it.
   MSCCLPP_DEVICE_INLINE bool isLast() const {
     blockSync();
     bool last = false;
     if (thread == 0) {
       uint64_t* const done = ep.words + EpDone + microBatch * 2 + direction;
-      const uint64_t before = detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Device>(done, share());
-      last = before + share() == epoch * ep.maxBlocks;
+      const uint64_t own = share(block, blocks);
+      const uint64_t before = detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Device>(done, own);
+      last = before + own == epoch * ep.maxBlocks;
     }
     return blockAny(last);
+  }
+  // Counts the block for `isLast`, in a call that does not look who is the last. One thread of the block does it.
+  MSCCLPP_DEVICE_INLINE void isDone() const {
+    if (thread != 0) return;
+    uint64_t* const done = ep.words + EpDone + microBatch * 2 + direction;
+    detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(done, share(block, blocks));
   }
   // Tells every rank that this one has done with what came in call `ofEpoch`. All threads call it, of one block.
   MSCCLPP_DEVICE_INLINE void free(uint32_t ofDirection, uint64_t ofEpoch) const {
@@ -280,9 +406,7 @@ struct EpBlock {
       detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpGaveUp, uint64_t{1});
     }
     if (thread == 0) store8(epochs(direction) + block, epoch);
-    for (uint32_t i = blocks + block * threads + thread; i < ep.maxBlocks; i += blocks * threads) {
-      store8(epochs(direction) + i, epoch);
-    }
+    for (uint32_t i = blocks + threadOfAll(); i < ep.maxBlocks; i += threadsOfAll()) store8(epochs(direction) + i, epoch);
   }
 
   MSCCLPP_DEVICE_INLINE void report(EpProblem problem, uint32_t what) const {

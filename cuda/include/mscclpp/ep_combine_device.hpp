@@ -4,7 +4,6 @@
 #ifndef MSCCLPP_EP_COMBINE_DEVICE_HPP_
 #define MSCCLPP_EP_COMBINE_DEVICE_HPP_
 
-#include "mscclpp/copy_device.hpp"
 #include "mscclpp/ep_call_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -12,14 +11,20 @@
 namespace mscclpp {
 namespace detail {
 
-// A term of a sum: its row, as it is or as packets, or null if there is none; its weight; and the rank from which it comes.
+// A term of a sum: its row and weight, and the number of the choice.
 struct EpTerm {
   const uint8_t* row;
   float weight;
-  uint32_t rank;
+  uint32_t choice;
 };
 
-// A combine, as one block does it. `terms` is memory of the warp, shared by its threads.
+// The terms that a warp sums up, in shared memory.
+struct EpTerms {
+  EpTerm of[EpMaxTopK];
+  uint32_t count;
+};
+
+// A combine, as one block does it.
 template <uint32_t Type>
 struct EpCombiner {
   using N = Number<Type>;
@@ -29,24 +34,37 @@ struct EpCombiner {
   const EpHandle& ep;
   const EpCombine& call;
   const EpBlock b;
-  EpTerm* const terms;
+  EpTerms& terms;
+  // For each rank, how many rows go back to it, and how many tokens it has.
+  EpHeads& heads;
   const Ll16Packets packets;
   const EpCounts* const tables;
-  // The words of a row.
-  const uint32_t words;
 
-  MSCCLPP_DEVICE_INLINE EpCombiner(const EpHandle& ep, const EpCombine& call, EpTerm* terms)
+  MSCCLPP_DEVICE_INLINE EpCombiner(const EpHandle& ep, const EpCombine& call, EpTerms& terms, EpHeads& heads)
       : ep(ep),
         call(call),
         b(ep, call.microBatch, EpCombining),
         terms(terms),
+        heads(heads),
         packets(b.epoch),
-        tables(reinterpret_cast<const EpCounts*>(call.tables)),
-        words((ep.resultBytes + 7) / 8) {}
+        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}
 
-  MSCCLPP_DEVICE_INLINE void run() {
+  MSCCLPP_DEVICE_INLINE void run() const {
+    if (b.thread < ep.ranks) {
+      heads.rows[b.thread] = load4(tables->received + b.thread);
+      heads.tokens[b.thread] = load4(tables->theirs + b.thread);
+    }
     if (!b.begin()) return;
-    const bool failed = blockAny(!(send() && sum()));
+    // One hop before everything else, if the experts' ranks have not the weights. It is not known here which of them need them.
+    if (call.weights != nullptr && call.exact == 0) sendWeights();
+    // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
+    // the tokens of all.
+    bool many = false;
+    for (uint32_t r = 0; r < ep.ranks; ++r) many = many || isMany(heads.tokens[r]);
+    const uint32_t senders = many && b.blocks > 1 ? b.blocks / 2 : b.blocks;
+    bool failed = b.block < senders && !send(senders, many ? EpPhases : 1);
+    failed = blockAny(failed) || !sum(senders);
+    failed = blockAny(failed);
     // X2, X3. All blocks have read what came, and what the experts made of the rows of dispatch.
     if (!failed && b.isLast()) {
       b.free(EpCombining, b.epoch);
@@ -62,8 +80,11 @@ struct EpCombiner {
     if (load4(&counts->layout) == EpLayoutRank && epoch == load8(b.epochs(EpDispatching))) b.free(EpDispatching, epoch);
   }
 
-  // Whether the rows of a rank's tokens come to it as packets: both sides know the number of its tokens.
-  MSCCLPP_DEVICE_INLINE bool isPacked(uint32_t tokens) const { return tokens <= ep.packetTokens; }
+  MSCCLPP_DEVICE_INLINE static bool isMany(uint32_t tokens) { return tokens >= EpManyTokens; }
+  // How many of `rows` rows, which are a rank's for one of so many tokens, are sent before each signal.
+  MSCCLPP_DEVICE_INLINE uint32_t rowsOfPhase(uint32_t rows, uint32_t tokens) const {
+    return isMany(tokens) ? (rows + EpPhases - 1) / EpPhases : rows;
+  }
 
   MSCCLPP_DEVICE_INLINE uint8_t* receivedRow(uint32_t rank, uint32_t n) const {
     return call.tables + ep.tableReceived +
@@ -73,46 +94,53 @@ struct EpCombiner {
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + rank);
   }
 
-  // The words of a row that a thread has: `first`, and each `step`-th behind it.
-  struct Columns {
-    uint32_t first, step;
-  };
-  // Returns how many warps share a row, if there are so many rows: each has some of its words, see X4.
-  MSCCLPP_DEVICE_INLINE uint32_t subsOf(uint32_t rows) const {
-    const uint32_t most = (words + 31) / 32, free = rows == 0 ? 1 : b.warps / rows;
-    return free == 0 ? 1 : free < most ? free : most;
+  // Returns in how many parts `rows` rows go, if `warps` warps share them and a row has up to `most`.
+  MSCCLPP_DEVICE_INLINE static uint32_t subsOf(uint32_t rows, uint32_t warps, uint32_t most) {
+    return rows == 0 || rows >= warps ? 1 : warps / rows < most ? warps / rows : most;
   }
+  // The parts of a row, and the units of which sums are made.
+  MSCCLPP_DEVICE_INLINE uint32_t parts() const { return (ep.resultBytes + EpPartBytes - 1) / EpPartBytes; }
+  MSCCLPP_DEVICE_INLINE uint32_t units() const { return (ep.resultBytes + EpUnitBytes - 1) / EpUnitBytes; }
 
   // ---- the experts' rank
 
-  MSCCLPP_DEVICE_INLINE bool send() const {
-    // One hop before everything else, if the experts' ranks have not the weights. It is not known here which of them need them.
-    if (call.weights != nullptr && call.exact == 0) sendWeights();
-    if (blockAny(b.thread < ep.ranks && !b.isFree(b.thread))) return false;
+  MSCCLPP_DEVICE_INLINE bool send(uint32_t senders, uint32_t phases) const {
+    const uint32_t warps = b.warpsOfBlock() * senders, warp = b.warpOfBlock() * senders + b.block;
+    const bool sums = call.exact == 0 && call.oneRow == 0;
+    // The most rows of a rank in a phase.
+    uint32_t rows = 0;
     bool failed = false;
-    for (uint32_t n = 1; n <= ep.ranks; ++n) {
-      const uint32_t owner = (ep.rank + n) % ep.ranks;
-      const uint32_t rows = load4(tables->received + owner);
-      const bool packed = isPacked(load4(tables->theirs + owner));
-      const uint32_t subs = subsOf(rows);
-      for (uint32_t u = b.warp; u < rows * subs && !failed; u += b.warps) {
-        failed = !sendRow(owner, u / subs, packed, Columns{u % subs * 32 + b.lane, subs * 32});
-      }
+    for (uint32_t r = 0; r < ep.ranks; ++r) {
+      const uint32_t some = rowsOfPhase(heads.rows[r], heads.tokens[r]);
+      if (some > rows) rows = some;
     }
-    if (blockAny(failed)) return false;
-    b.signal();
+    // Rows that are sent as they are need no set-up, so their parts are shared out; others so only if there are few.
+    // This rank's own rows stay where they are then.
+    const uint32_t owners = call.oneRow != 0 ? ep.ranks - 1 : ep.ranks;
+    const uint32_t most = sums ? units() : parts(), subs = call.oneRow != 0 ? most : subsOf(rows * owners, warps, most);
+    for (uint32_t phase = 0; phase < phases; ++phase) {
+      // The ranks get rows by turns, so that all links are busy; each rank begins behind itself.
+      for (uint32_t u = warp; u < rows * owners * subs && !failed; u += warps) {
+        const uint32_t turn = u / subs, n = turn / owners, behind = turn - n * owners + 1 + ep.rank;
+        const uint32_t owner = behind < ep.ranks ? behind : behind - ep.ranks, tokens = heads.tokens[owner];
+        const uint32_t some = rowsOfPhase(heads.rows[owner], tokens), row = phase * some + n;
+        if (n < some && row < heads.rows[owner]) failed = !sendRow(owner, row, u - turn * subs, subs);
+      }
+      if (blockAny(failed)) return false;
+      b.signal(b.block, senders, phase);
+    }
+    b.skip(b.block, senders, phases, EpPhases);
     return true;
   }
 
-  // Word i has the weights of choices 2 i and 2 i + 1. X4. The packets of the call before, if there were any, have been read:
-  // this rank has taken all words of the rows that were made with them.
+  // Word i has the weights of choices 2 i and 2 i + 1.
   MSCCLPP_DEVICE_INLINE uint8_t* weightPacket(uint32_t at, uint32_t owner, uint32_t row, uint32_t i) const {
     const uint64_t packet = (static_cast<uint64_t>(owner) * ep.capacity + row) * ((ep.topK + 1) / 2) + i;
     return b.place(at, ep.weightPackets + packet * 16);
   }
   MSCCLPP_DEVICE_INLINE void sendWeights() const {
     const uint32_t each = (ep.topK + 1) / 2;
-    for (uint32_t token = b.warp; token < call.tokens; token += b.warps) {
+    for (uint32_t token = b.warp(); token < call.tokens; token += b.warps()) {
       const uint8_t* const weights = reinterpret_cast<const uint8_t*>(call.weights + static_cast<uint64_t>(token) * ep.topK);
       for (uint32_t r = 0; r < ep.ranks; ++r) {
         const int32_t row = rowOf(token, r);
@@ -123,74 +151,95 @@ struct EpCombiner {
     }
   }
 
-  // Notes the terms of a row for the warp. Returns whether the weights came.
+  // Notes the terms of a row for the warp, in the order of the choices. Returns whether the weights came. All threads of a warp
+  // call it.
   MSCCLPP_DEVICE_INLINE bool noteTerms(uint32_t owner, uint32_t row) const {
     const uint8_t* const received = receivedRow(owner, row);
+    const bool late = call.weights != nullptr && call.exact == 0 && call.oneRow == 0;
     bool failed = false;
+    uint32_t count = 0;
     warpSync();
-    for (uint32_t k = b.lane; k < ep.topK; k += 32) {
-      const bool isHere = signedWord(received, 1 + k) >= 0;
-      const int32_t row = isHere ? signedWord(received, 1 + 2 * ep.topK + k) : -1;
-      terms[k].row = row < 0 ? nullptr : call.rows + static_cast<uint64_t>(row) * ep.resultBytes;
-      terms[k].weight = bitsAs<float>(load4(received + (1 + ep.topK + k) * 4ull));
-    }
-    if (call.weights != nullptr && call.exact == 0 && call.oneRow == 0) {
-      warpSync();
-      for (uint32_t i = b.lane; i < (ep.topK + 1) / 2 && !failed; i += 32) {
-        uint64_t word = 0;
-        failed = !b.take(packets, weightPacket(ep.rank, owner, row, i), word, owner);
-        terms[2 * i].weight = bitsAs<float>(static_cast<uint32_t>(word));
-        if (2 * i + 1 < ep.topK) terms[2 * i + 1].weight = bitsAs<float>(static_cast<uint32_t>(word >> 32));
+#pragma unroll 1
+    for (uint32_t first = 0; first < ep.topK; first += 32) {
+      const uint32_t k = first + b.lane;
+      EpTerm term = {nullptr, 0, k};
+      bool has = false;
+      if (k < ep.topK) {
+        const bool isHere = signedWord(received, 1 + k) >= 0;
+        const int32_t place = signedWord(received, 1 + 2 * ep.topK + k);
+        uint32_t weight = load4(received + (1 + ep.topK + k) * 4ull);
+        if (late) {
+          uint64_t word = 0;
+          failed = !b.take(packets, weightPacket(ep.rank, owner, row, k / 2), word, owner);
+          weight = static_cast<uint32_t>(word >> (k % 2 * 32));
+        }
+        term.weight = bitsAs<float>(weight);
+        if (isHere && place >= 0) term.row = call.rows + static_cast<uint64_t>(place) * ep.resultBytes;
+        // With `exact`, each choice has its row at the token's rank, zeros if there is none.
+        has = call.exact != 0 ? isHere : term.row != nullptr;
       }
+      count = addTerm(has, term, count);
     }
     return !warpFailed(failed);
   }
+  // Appends a term of each thread for which `has` is true. Returns how many there are then.
+  MSCCLPP_DEVICE_INLINE uint32_t addTerm(bool has, const EpTerm& term, uint32_t count) const {
+    // Thread n knows how many of the threads before it have one.
+    uint32_t sum = has;
+#pragma unroll
+    for (uint32_t distance = 1; distance < 32; distance *= 2) {
+      const uint32_t before = warpShuffle(sum, (b.lane - distance) & 31);
+      if (b.lane >= distance) sum += before;
+    }
+    if (has) terms.of[count + sum - 1] = term;
+    count += warpShuffle(sum, 31);
+    if (b.lane == 0) terms.count = count;
+    return count;
+  }
 
-  // Sends columns of the rows of a token to its rank. All threads of a warp call it, and get the same.
-  MSCCLPP_DEVICE_INLINE bool sendRow(uint32_t owner, uint32_t row, bool packed, Columns columns) const {
+  // Sends each `subs`-th part of the rows of a token to its rank, from part `sub` on. All threads of a warp call it, and get the
+  // same.
+  MSCCLPP_DEVICE_INLINE bool sendRow(uint32_t owner, uint32_t row, uint32_t sub, uint32_t subs) const {
+    uint8_t* const place = partRow(owner, ep.rank, row);
+    if (call.oneRow != 0) {
+      sendWhole(place, onlyRow(owner, row), sub, subs);
+      return true;
+    }
     if (!noteTerms(owner, row)) return false;
     if (call.exact != 0) {
-      const uint32_t token = load4(receivedRow(owner, row));
-      for (uint32_t k = 0; k < ep.topK; ++k) {
-        if (signedWord(receivedRow(owner, row), 1 + k) < 0) continue;
-        const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + k;
-        sendWhole(packed ? choicePacket(owner, choice) : choiceRow(owner, choice), terms[k].row, packed, columns);
+      const uint64_t choices = static_cast<uint64_t>(load4(receivedRow(owner, row))) * ep.topK;
+#pragma unroll 1
+      for (uint32_t j = 0; j < terms.count; ++j) {
+        sendWhole(choiceRow(owner, choices + terms.of[j].choice), terms.of[j].row, sub, subs);
       }
       return true;
     }
-    uint8_t* const place = packed ? partPacket(owner, ep.rank, row) : partRow(owner, ep.rank, row);
-    if (call.oneRow != 0) {
-      uint32_t k = 0;
-      while (k + 1 < ep.topK && terms[k].row == nullptr) ++k;
-      sendWhole(place, terms[k].row, packed, columns);
-      return true;
-    }
-    for (uint32_t i = columns.first; i < words; i += columns.step) {
-      float sums[Count] = {};
-      for (uint32_t k = 0; k < ep.topK; ++k) {
-        const EpTerm term = terms[k];
-        if (term.row != nullptr) addTo(sums, term.weight, messageWord(term.row, ep.resultBytes, i));
-      }
-      put(place, i, narrowed(sums), packed);
+#pragma unroll 1
+    for (uint32_t unit = sub; unit < units(); unit += subs) {
+      float sums[2][Count] = {};
+      addTerms(sums, unit);
+      putVector(place, ep.resultBytes, unit * 32 + b.lane, Bytes16{narrowed(sums[0]), narrowed(sums[1])});
     }
     return true;
   }
 
-  // Sends columns of a row as it is, or zeros if there is none. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, bool packed, Columns columns) const {
-    if (!packed && row != nullptr) {
-      copy<4>(place, row, ep.resultBytes, columns.first, columns.step);
-      return;
+  // The row of a token in a layout that has one for it, or null if there is no memory for it.
+  MSCCLPP_DEVICE_INLINE const uint8_t* onlyRow(uint32_t owner, uint32_t row) const {
+    uint64_t at = static_cast<uint64_t>(owner) * ep.capacity + row;
+    if (load4(&tables->layout) != EpLayoutRank) {
+      at = row;
+      for (uint32_t r = 0; r < owner; ++r) at += heads.rows[r];
     }
-    for (uint32_t i = columns.first; i < words; i += columns.step) {
-      put(place, i, row == nullptr ? 0 : messageWord(row, ep.resultBytes, i), packed);
-    }
+    return at < call.outRows ? call.rows + at * ep.resultBytes : nullptr;
   }
-  MSCCLPP_DEVICE_INLINE void put(uint8_t* place, uint32_t i, uint64_t word, bool packed) const {
-    if (packed) {
-      packets.put(place + i * 16ull, word);
-    } else {
-      storeMessageWord(place, ep.resultBytes, i, word);
+
+  // Sends parts of a row as it is, or zeros if there is none. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, uint32_t sub, uint32_t subs) const {
+#pragma unroll 1
+    for (uint32_t part = sub; part < parts(); part += subs) {
+      EpPart sent = {};
+      if (row != nullptr) sent = loadPart(row, ep.resultBytes, part, b.lane);
+      putPart(place, ep.resultBytes, part, b.lane, sent);
     }
   }
 
@@ -207,15 +256,28 @@ struct EpCombiner {
     return word;
   }
 
-  // The places of what comes to a token's rank: from each rank the sums of its rows, and for each choice its row.
-  MSCCLPP_DEVICE_INLINE uint8_t* partPacket(uint32_t at, uint32_t from, uint64_t row) const {
-    return b.place(at, ep.resultPackets + (from * static_cast<uint64_t>(ep.packetTokens) + row) * words * 16);
+  // Adds a unit of the terms of the warp, of which a thread has a vector. EpTermsAtOnce terms are under way at once.
+  MSCCLPP_DEVICE_INLINE void addTerms(float (&sums)[2][Count], uint32_t unit) const {
+    const uint32_t n = terms.count, bytes = ep.resultBytes, at = unit * 32 + b.lane, i = at * 16 < bytes ? at : 0;
+#pragma unroll 1
+    for (uint32_t j = 0; j < n; j += EpTermsAtOnce) {
+      Bytes16 came[EpTermsAtOnce];
+      // In the place of terms that there are not, it loads one that there is.
+#pragma unroll
+      for (uint32_t u = 0; u < EpTermsAtOnce; ++u) came[u] = vectorOf(terms.of[j + u < n ? j + u : j].row, bytes, i);
+#pragma unroll
+      for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
+        if (j + u >= n) break;
+        const float weight = terms.of[j + u].weight;
+        addTo(sums[0], weight, came[u].low);
+        addTo(sums[1], weight, came[u].high);
+      }
+    }
   }
+
+  // The places of what comes to a token's rank: from each rank the sums of its rows, and for each choice its row.
   MSCCLPP_DEVICE_INLINE uint8_t* partRow(uint32_t at, uint32_t from, uint64_t row) const {
     return b.place(at, ep.results + (from * static_cast<uint64_t>(ep.capacity) + row) * ep.resultStride);
-  }
-  MSCCLPP_DEVICE_INLINE uint8_t* choicePacket(uint32_t at, uint64_t choice) const {
-    return b.place(at, ep.resultPackets + choice * words * 16);
   }
   MSCCLPP_DEVICE_INLINE uint8_t* choiceRow(uint32_t at, uint64_t choice) const {
     return b.place(at, ep.choiceResults + choice * ep.resultStride);
@@ -223,66 +285,88 @@ struct EpCombiner {
 
   // ---- the token's rank
 
-  MSCCLPP_DEVICE_INLINE bool sum() const {
-    const bool packed = isPacked(call.tokens);
-    bool failed = false;
-    if (!packed && b.thread < ep.ranks && load4(tables->sent + b.thread) != 0) failed = !b.hasArrived(b.thread);
-    if (blockAny(failed)) return false;
-    const uint32_t subs = subsOf(call.tokens);
-    for (uint32_t u = b.warp; u < call.tokens * subs && !failed; u += b.warps) {
-      failed = !sumToken(u / subs, packed, Columns{u % subs * 32 + b.lane, subs * 32});
+  // Sums this rank's tokens. While some blocks send, the others sum the first ones; all sum the last ones.
+  MSCCLPP_DEVICE_INLINE bool sum(uint32_t senders) const {
+    const uint32_t summing = b.blocks - senders, early = summing == 0 ? 0 : call.tokens - call.tokens / EpPhases;
+    // Thread r knows how many phases of rank r have arrived.
+    uint32_t arrived = 0;
+    if (b.block >= senders) {
+      const uint32_t warp = b.warpOfBlock() * summing + b.block - senders;
+      if (!sumTokens(0, early, warp, b.warpsOfBlock() * summing, arrived)) return false;
     }
-    return !blockAny(failed);
+    return sumTokens(early, call.tokens, b.warp(), b.warps(), arrived);
+  }
+  MSCCLPP_DEVICE_INLINE bool sumTokens(uint32_t begin, uint32_t end, uint32_t warp, uint32_t warps, uint32_t& arrived) const {
+    // A token is no more than a few units' work for a warp, so that all warps end at the same time.
+    const uint32_t least = (units() + 7) / 8, few = subsOf(end - begin, warps, units()), subs = few < least ? least : few;
+    bool failed = false;
+#pragma unroll 1
+    for (uint32_t u = warp; u < (end - begin) * subs && !failed; u += warps) {
+      const uint32_t n = u / subs;
+      failed = !haveArrived(begin + n, arrived);
+      if (!failed) sumToken(begin + n, u - n * subs, subs);
+    }
+    return !failed;
   }
 
-  // Notes the terms of a token for the warp, and returns how many there are: one for each choice, or for each rank.
-  MSCCLPP_DEVICE_INLINE uint32_t noteTermsOf(uint32_t token, bool packed) const {
+  // Notes the terms of a token for the warp, one for each choice, or for each rank.
+  MSCCLPP_DEVICE_INLINE void noteTermsOf(uint32_t token) const {
     const uint32_t n = call.exact != 0 ? ep.topK : ep.ranks;
+    uint32_t count = 0;
     warpSync();
-    for (uint32_t j = b.lane; j < n; j += 32) {
+#pragma unroll 1
+    for (uint32_t begin = 0; begin < n; begin += 32) {
+      const uint32_t j = begin + b.lane;
       EpTerm term = {nullptr, 1.0f, j};
-      if (call.exact != 0) {
+      if (j < n && call.exact != 0) {
         const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + j;
         const int32_t expert = signedWord(call.tables + ep.tableChoices, choice);
         const uint8_t* const weights =
             call.weights != nullptr ? reinterpret_cast<const uint8_t*>(call.weights) : call.tables + ep.tableWeights;
         term.weight = bitsAs<float>(load4(weights + choice * 4));
-        if (expert >= 0) {
-          term.rank = load4(ep.experts + expert) >> 16;
-          term.row = packed ? choicePacket(ep.rank, choice) : choiceRow(ep.rank, choice);
-        }
-      } else {
+        if (expert >= 0) term.row = choiceRow(ep.rank, choice);
+      } else if (j < n) {
         const int32_t row = rowOf(token, j);
-        if (row >= 0) term.row = packed ? partPacket(ep.rank, j, static_cast<uint32_t>(row)) : partRow(ep.rank, j, static_cast<uint32_t>(row));
+        const uint32_t at = static_cast<uint32_t>(row);
+        if (row >= 0) term.row = call.oneRow != 0 && j == ep.rank ? onlyRow(j, at) : partRow(ep.rank, j, at);
       }
-      terms[j] = term;
+      count = addTerm(term.row != nullptr, term, count);
     }
     warpSync();
-    return n;
   }
 
-  // Sums columns of the terms of a token. All threads of a warp call it, and get whether all terms came.
-  MSCCLPP_DEVICE_INLINE bool sumToken(uint32_t token, bool packed, Columns columns) const {
-    const uint32_t n = noteTermsOf(token, packed);
-    const uint64_t at = static_cast<uint64_t>(token) * ep.resultBytes;
+  // Waits until the rows of a token have come. All threads of a warp call it, and get the same.
+  MSCCLPP_DEVICE_INLINE bool haveArrived(uint32_t token, uint32_t& arrived) const {
     bool failed = false;
-    for (uint32_t i = columns.first; i < words && !failed; i += columns.step) {
-      float sums[Count] = {};
-      for (uint32_t j = 0; j < n && !failed; ++j) {
-        const EpTerm term = terms[j];
-        if (term.row == nullptr) continue;
-        uint64_t word = 0;
-        if (!packed) {
-          word = messageWord(term.row, ep.resultBytes, i);
-        } else {
-          failed = !b.take(packets, term.row + i * 16ull, word, term.rank);
-        }
-        addTo(sums, term.weight, word);
+    if (b.lane < ep.ranks && (call.oneRow == 0 || b.lane != ep.rank)) {
+      const int32_t row = rowOf(token, b.lane);
+      if (row >= 0) {
+        const uint32_t each = rowsOfPhase(load4(tables->sent + b.lane), call.tokens);
+        const uint32_t phase = static_cast<uint32_t>(row) / each;
+        for (; arrived <= phase && !failed; ++arrived) failed = !b.hasArrived(b.lane, arrived);
       }
-      if (call.bias != nullptr) addTo(sums, 1.0f, messageWord(call.bias + at, ep.resultBytes, i));
-      if (!failed) storeMessageWord(call.out + at, ep.resultBytes, i, narrowed(sums));
     }
     return !warpFailed(failed);
+  }
+
+  // Sums each `subs`-th unit of a token, from unit `sub` on. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sumToken(uint32_t token, uint32_t sub, uint32_t subs) const {
+    noteTermsOf(token);
+    const uint32_t bytes = ep.resultBytes;
+    const uint64_t at = static_cast<uint64_t>(token) * bytes;
+#pragma unroll 1
+    for (uint32_t unit = sub; unit < units(); unit += subs) {
+      float sums[2][Count] = {};
+      addTerms(sums, unit);
+      const uint32_t i = unit * 32 + b.lane;
+      if (i * 16 >= bytes) continue;
+      if (call.bias != nullptr) {
+        const Bytes16 bias = vectorOf(call.bias + at, bytes, i);
+        addTo(sums[0], 1.0f, bias.low);
+        addTo(sums[1], 1.0f, bias.high);
+      }
+      storeVectorOf(call.out + at, bytes, i, Bytes16{narrowed(sums[0]), narrowed(sums[1])});
+    }
   }
 };
 

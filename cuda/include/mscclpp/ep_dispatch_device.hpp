@@ -12,8 +12,8 @@ namespace mscclpp {
 namespace detail {
 
 // Does a dispatch, as one of its blocks. `counts` has the dynamic shared memory of the block.
-MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch& call, EpRouting& routing, uint32_t* counts) {
-  const EpDispatchBlock block(ep, call, routing, counts);
+MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch& call, EpHeads& heads, uint32_t* counts) {
+  const EpDispatchBlock block(ep, call, heads, counts);
   if (!block.b.begin()) return;
   const bool done = EpSender(block).send() && EpReceiver(block).receive();
   block.b.end(!done);

@@ -17,20 +17,46 @@ struct EpReceiver : EpDispatchBlock {
   MSCCLPP_DEVICE_INLINE uint32_t* totals() const { return counts + ep.ranks * ep.local; }
   MSCCLPP_DEVICE_INLINE uint32_t* offsets() const { return totals() + ep.local; }
 
-  // Takes the headers of all ranks. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool takeHeaders() {
-    auto& heads = routing.heads;
+  // Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool receive() {
+    // All threads have read what the block has counted.
+    blockSync();
+    // Where the rows of an expert lie depends on the counts in these layouts.
+    const bool byExpert = call.layout == EpLayoutExpert || call.layout == EpLayoutFlat;
+    const bool notes = b.block == b.blocks - 1, withCounts = !call.again && (notes || byExpert);
+    if (!takeHeaders(withCounts)) return false;
+    if (withCounts) sumCounts();
+    if (notes) noteCounts();
+    uint32_t rows = 0;
+    for (uint32_t r = 0; r < ep.ranks; ++r) rows += heads.rows[r];
+    bool failed = !noteRows(rows);
+    if (b.thread < ep.ranks) failed = failed || !b.hasArrived(b.thread, 0);
+    if (blockAny(failed)) return false;
+    failed = (call.layout != EpLayoutRank || wantsRoute()) && !takeRows(rows);
+    if (!failed && call.zero != 0 && !call.again) clearOthers(rows);
+    // X3. Rows in the layout EpLayoutRank stay where they are until their combine, or a release.
+    if (call.layout == EpLayoutRank) {
+      b.isDone();
+    } else if (b.isLast()) {
+      b.free(EpDispatching, b.epoch);
+    }
+    return !failed;
+  }
+
+  // ---- headers
+
+  // Takes the headers of all ranks, and their counts for each expert if `withCounts`. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool takeHeaders(bool withCounts) {
     bool failed = false;
-    const uint32_t words = call.again ? 2 : 2 + ep.local;
+    const uint32_t words = withCounts ? 2 + ep.local : 2;
     for (uint32_t i = b.thread; i < ep.ranks * words && !failed; i += b.threads) {
-      const uint32_t r = i / words, of = i % words;
+      const uint32_t r = i / words, of = i - r * words;
       uint64_t word = 0;
       failed = !b.take(packets, header(ep.rank, r, of), word, r);
       if (of == 0) {
-        heads[0][r] = static_cast<uint32_t>(word);
-        heads[1][r] = static_cast<uint32_t>(word >> 32);
+        heads.rows[r] = static_cast<uint32_t>(word);
+        heads.tokens[r] = static_cast<uint32_t>(word >> 32);
       } else if (of == 1) {
-        heads[2][r] = static_cast<uint32_t>(word);
         if ((word & EpHeaderRefused) != 0) b.report(EpRefused, r + 1);
       } else {
         counts[r * ep.local + of - 2] = static_cast<uint32_t>(word);
@@ -51,182 +77,223 @@ struct EpReceiver : EpDispatchBlock {
       totals()[local] = sum;
     }
     blockSync();
-    const uint32_t alignment = call.layout == EpLayoutFlat ? call.alignment : 1;
-    for (uint32_t local = b.thread; local <= ep.local; local += b.threads) {
-      uint32_t begin = 0;
-      for (uint32_t before = 0; before < local; ++before) {
-        begin += (totals()[before] + alignment - 1) / alignment * alignment;
-      }
-      offsets()[local] = begin;
-    }
+    if (b.thread < 32) sumTotals();
     blockSync();
-    if (b.block != 0) return;
+  }
+  // One warp sums up, 32 experts at a time.
+  MSCCLPP_DEVICE_INLINE void sumTotals() {
+    const uint32_t alignment = call.layout == EpLayoutFlat ? call.alignment : 1;
+    uint32_t begin = 0;
+    for (uint32_t first = 0; first <= ep.local; first += 32) {
+      const uint32_t local = first + b.lane, rows = local < ep.local ? totals()[local] : 0;
+      const uint32_t own = alignment == 1 ? rows : (rows + alignment - 1) / alignment * alignment;
+      uint32_t sum = own;
+#pragma unroll
+      for (uint32_t distance = 1; distance < 32; distance *= 2) {
+        const uint32_t before = warpShuffle(sum, (b.lane - distance) & 31);
+        if (b.lane >= distance) sum += before;
+      }
+      if (local <= ep.local) offsets()[local] = begin + sum - own;
+      begin += warpShuffle(sum, 31);
+    }
+  }
+  // Notes what the headers say in the tables. The last block calls it: the first ones have more to do if rows are few.
+  MSCCLPP_DEVICE_INLINE void noteCounts() {
+    EpCounts* const own = reinterpret_cast<EpCounts*>(call.tables);
+    if (b.thread == 0) {
+      store4(&own->tokens, call.tokens);
+      store4(&own->layout, call.layout);
+      store8(&own->epoch, b.epoch);
+    }
+    if (call.again) return;
+    if (b.thread < ep.ranks) {
+      store4(own->received + b.thread, heads.rows[b.thread]);
+      store4(own->theirs + b.thread, heads.tokens[b.thread]);
+    }
     for (uint32_t local = b.thread; local <= ep.local; local += b.threads) {
       if (local < ep.local) store4(call.tables + sizeof(EpCounts) + local * 4, totals()[local]);
       store4(call.tables + ep.tableOffsets + local * 4, offsets()[local]);
     }
   }
 
-  // Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool receive() {
-    auto& heads = routing.heads;
-    // All threads have read what the block has counted.
-    blockSync();
-    if (!takeHeaders()) return false;
-    if (!call.again) sumCounts();
-    if (b.block == 0 && b.thread < ep.ranks) {
-      EpCounts* const own = reinterpret_cast<EpCounts*>(call.tables);
-      if (!call.again) store4(own->received + b.thread, heads[0][b.thread]);
-      if (!call.again) store4(own->theirs + b.thread, heads[1][b.thread]);
-      if (b.thread == 0) {
-        store4(&own->tokens, call.tokens);
-        store4(&own->layout, call.layout);
-        store8(&own->epoch, b.epoch);
-      }
-    }
-    bool failed = false;
-    if (b.thread < ep.ranks && (heads[2][b.thread] & EpHeaderPacked) == 0) failed = !b.hasArrived(b.thread);
-    if (blockAny(failed)) return false;
-    uint32_t rows = 0;
-    for (uint32_t r = 0; r < ep.ranks; ++r) rows += heads[0][r];
-    // If there are fewer rows than warps, several warps take a row.
-    const uint32_t subs = rows == 0 || rows > b.warps ? 1 : b.warps / rows < 8 ? b.warps / rows : 8;
-    for (uint32_t u = b.warp; u < rows * subs && !failed; u += b.warps) {
-      uint32_t n = u / subs, r = 0;
-      for (; n >= heads[0][r]; ++r) n -= heads[0][r];
-      failed = !takeRow(Row{r, n, u / subs, (heads[2][r] & EpHeaderPacked) != 0, u % subs, subs});
-    }
-    if (!failed && call.zero != 0 && !call.again) clearOthers(rows);
-    // X3. Rows in the layout EpLayoutRank stay where they are until their combine, or a release.
-    if (b.isLast() && call.layout != EpLayoutRank) b.free(EpDispatching, b.epoch);
-    return !failed;
-  }
+  // ---- rows
 
-  // Row n of rank r, which is number `number` of all, and comes as packets or as it is; the calling warp takes part `sub` of
-  // `subs` of it.
+  // Row n of rank r, which is number `number` of all.
   struct Row {
     uint32_t r, n, number;
-    bool asPackets;
-    uint32_t sub, subs;
   };
-
-  // Takes word i of a segment of a row. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool takeWord(const Row& row, uint32_t segment, uint32_t i, uint64_t& word) const {
-    if (row.asPackets) return b.take(packets, packetAt(ep.rank, row.r, row.n, segment) + i * 16ull, word, row.r);
-    word = messageWord(rowAt(ep.rank, row.r, row.n, segment), ep.segmentBytes[segment], i);
-    return true;
+  MSCCLPP_DEVICE_INLINE Row rowOf(uint32_t number) const {
+    uint32_t n = number, r = 0;
+    for (; n >= heads.rows[r]; ++r) n -= heads.rows[r];
+    return Row{r, n, number};
   }
+  // What a routing knows of a row that has come: the last segment of EpHandle.
+  MSCCLPP_DEVICE_INLINE uint8_t* received(const Row& row) const {
+    return call.tables + ep.tableReceived + (static_cast<uint64_t>(row.r) * ep.capacity + row.n) * ep.segmentStride[ep.parts];
+  }
+
   // Takes number j of what the library sends along with a row.
   MSCCLPP_DEVICE_INLINE bool takeNumber(const Row& row, uint32_t j, uint32_t& number) const {
     uint64_t word = 0;
-    const bool came = takeWord(row, ep.parts, j / 2, word);
+    const bool came = b.take(packets, routeAt(ep.rank, row.r, row.n) + j / 2 * 16ull, word, row.r);
     number = static_cast<uint32_t>(word >> (j % 2 * 32));
     return came;
   }
-
-  // Takes a row to its places. All threads of a warp call it, and get the same.
-  MSCCLPP_DEVICE_INLINE bool takeRow(const Row& row) const {
-    const uint32_t choices = ep.topK;
-    uint8_t* const received =
-        call.tables + ep.tableReceived + (static_cast<uint64_t>(row.r) * ep.capacity + row.n) * ep.segmentStride[ep.parts];
-    bool failed = false;
-    // Thread k has the local experts, weights and places for choices k and k + 32; ~0 is no expert or no place.
-    uint32_t locals[2] = {~0u, ~0u}, weights[2] = {0, 0}, places[2] = {~0u, ~0u}, token = 0;
-    for (uint32_t half = 0; half < 2; ++half) {
-      const uint32_t k = half * 32 + b.lane;
-      if (k >= choices || failed) continue;
-      if (call.again) {
-        locals[half] = load4(received + (1 + k) * 4ull);
-        weights[half] = load4(received + (1 + choices + k) * 4ull);
-        places[half] = load4(received + (1 + 2 * choices + k) * 4ull);
-        continue;
-      }
-      uint32_t place = 0;
-      failed = !(takeNumber(row, 1 + k, locals[half]) && takeNumber(row, 1 + 2 * choices + k, place));
-      if (!failed && locals[half] != ~0u) places[half] = placeOf(row, locals[half], place);
-      if (row.sub != 0) continue;
-      failed = failed || !takeNumber(row, 1 + choices + k, weights[half]);
-      store4(received + (1 + k) * 4ull, locals[half]);
-      store4(received + (1 + choices + k) * 4ull, weights[half]);
-      store4(received + (1 + 2 * choices + k) * 4ull, places[half]);
+  // Takes several, which are under way at once.
+  template <uint32_t Count>
+  MSCCLPP_DEVICE_INLINE bool takeNumbers(const Row& row, const uint32_t (&at)[Count], uint32_t (&numbers)[Count]) const {
+    const uint8_t* const from = routeAt(ep.rank, row.r, row.n);
+    Bytes16 came[Count];
+    bool all = true;
+#pragma unroll
+    for (uint32_t u = 0; u < Count; ++u) came[u] = Ll16Packets::load(from + at[u] / 2 * 16ull);
+#pragma unroll
+    for (uint32_t u = 0; u < Count; ++u) {
+      uint64_t word = Ll16Packets::wordOf(came[u]);
+      if (!packets.isThere(came[u])) all = all && b.take(packets, from + at[u] / 2 * 16ull, word, row.r);
+      numbers[u] = static_cast<uint32_t>(word >> (at[u] % 2 * 32));
     }
-    if (call.again) {
-      token = load4(received);
-    } else if (row.sub == 0 && !failed) {
-      failed = !takeNumber(row, 0, token);
-      if (b.lane == 0) store4(received, token);
-    }
-    if (warpFailed(failed)) return false;
-    // Calls `use` with the number of each place of the row in the layout. All threads of the warp call it.
-    const auto forNumbers = [&](auto use) {
-      uint32_t last = ~0u;
-      for (uint32_t k = 0; k < choices; ++k) {
-        const uint32_t place = warpShuffle(places[k / 32], k);
-        if (place != ~0u && place != last) use(static_cast<uint64_t>(place));
-        last = place;
-      }
-    };
-    if (row.sub == 0) forNumbers([&](uint64_t place) { storeRoute(row, place, token, locals, weights); });
-    if (call.layout == EpLayoutRank && !row.asPackets) return true;
-    for (uint32_t segment = 0; segment < ep.parts; ++segment) {
-      const uint32_t bytes = ep.segmentBytes[segment], words = (bytes + 7) / 8;
-      uint8_t* const from = rowAt(ep.rank, row.r, row.n, segment);
-      const auto forPlaces = [&](auto use) {
-        forNumbers([&](uint64_t place) { use(call.out[segment] + place * bytes); });
-      };
-      if (!row.asPackets) {
-        forPlaces([&](uint8_t* place) { copy<4>(place, from, bytes, row.sub * 32 + b.lane, row.subs * 32); });
-        continue;
-      }
-      for (uint32_t begin = row.sub * 32; begin < words; begin += row.subs * 32) {
-        const uint32_t i = begin + b.lane;
-        uint64_t word = 0;
-        failed = failed || (i < words && !takeWord(row, segment, i, word));
-        const bool has = i < words && !failed;
-        if (call.layout == EpLayoutRank) {
-          if (has) storeMessageWord(from, bytes, i, word);
-        } else {
-          forPlaces([&](uint8_t* place) {
-            if (has) storeMessageWord(place, bytes, i, word);
-          });
-        }
-      }
-    }
-    return !warpFailed(failed);
+    return all;
+  }
+  // Takes where choice k of a row is in the layout: ~0 if the expert is not of this rank, or if there is no memory for it.
+  MSCCLPP_DEVICE_INLINE bool takePlace(const Row& row, uint32_t k, uint32_t& local, uint32_t& place) const {
+    const uint32_t at[2] = {1 + k, 1 + 2 * ep.topK + k};
+    uint32_t of[2];
+    const bool came = takeNumbers(row, at, of);
+    local = of[0];
+    place = !came || local == ~0u ? ~0u : placeOf(row, local, of[1]);
+    return came;
   }
 
-  // Stores what came with a row where the caller wants it: thread k has that of choices k and k + 32.
-  MSCCLPP_DEVICE_INLINE void storeRoute(const Row& row, uint64_t place, uint32_t token, const uint32_t (&locals)[2],
-                                        const uint32_t (&weights)[2]) const {
+  // Notes in the tables, and where the caller wants it, what came along with the rows: a thread for each choice. Returns false
+  // if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool noteRows(uint32_t rows) const {
+    if (call.again) return true;
+    bool failed = false;
+    // The first blocks have more to do if rows are few.
+    const uint32_t first = (b.blocks - 1 - b.block) * b.threads + b.thread;
+#pragma unroll 1
+    for (uint32_t i = first; i < rows * ep.topK && !failed; i += b.threadsOfAll()) {
+      const uint32_t number = i / ep.topK, k = i - number * ep.topK;
+      const Row row = rowOf(number);
+      // The local expert, the weight, the place and the token, which are under way at once.
+      const uint32_t at[4] = {1 + k, 1 + ep.topK + k, 1 + 2 * ep.topK + k, 0};
+      uint32_t of[4];
+      failed = !takeNumbers(row, at, of);
+      if (of[0] == ~0u) of[2] = ~0u;
+      if (of[2] != ~0u && !failed) of[2] = placeOf(row, of[0], of[2]);
+      uint8_t* const noted = received(row);
+#pragma unroll
+      for (uint32_t u = 0; u < 3; ++u) store4(noted + at[u] * 4ull, of[u]);
+      if (k == 0) store4(noted, of[3]);
+    }
+    return !failed;
+  }
+
+  // Takes the rows to their places. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool takeRows(uint32_t rows) const {
+    uint32_t parts = 0;
+    for (uint32_t segment = 0; segment < ep.parts; ++segment) parts += partsOf(segment);
+    // If there are fewer rows than warps, several warps take a row.
+    const uint32_t warps = b.warps();
+    const uint32_t subs = rows == 0 || rows >= warps ? 1 : warps / rows < parts ? warps / rows : parts;
+    bool failed = false;
+    for (uint32_t u = b.warp(); u < rows * subs && !failed; u += warps) {
+      const uint32_t number = u / subs;
+      failed = !takeRow(rowOf(number), u - number * subs, subs);
+    }
+    return !failed;
+  }
+  MSCCLPP_DEVICE_INLINE uint32_t partsOf(uint32_t segment) const {
+    return (ep.segmentBytes[segment] + EpPartBytes - 1) / EpPartBytes;
+  }
+
+  // Takes each `subs`-th part of a row, from part `sub` on. All threads of a warp call it, and get the same.
+  MSCCLPP_DEVICE_INLINE bool takeRow(const Row& row, uint32_t sub, uint32_t subs) const {
+    // Thread k has the places for choices k and k + 32.
+    uint32_t places[2] = {~0u, ~0u};
+    bool failed = false;
+    if (sub == 0 && wantsRoute()) failed = !giveRoute(row);
+    if (call.layout == EpLayoutRank) return !warpFailed(failed);
+#pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
       const uint32_t k = half * 32 + b.lane;
-      if (k >= ep.topK) break;
-      const uint64_t at = place * ep.topK + k;
-      if (call.outWeights != nullptr) store4(call.outWeights + at * 4, weights[half]);
-      if (call.outIds == nullptr) continue;
-      if (call.idBytes == 8) {
-        store8(call.outIds + at * 8, static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(locals[half]))));
+      uint32_t local = 0;
+      if (k >= ep.topK || failed) continue;
+      if (call.again) {
+        places[half] = load4(received(row) + (1 + 2 * ep.topK + k) * 4ull);
       } else {
-        store4(call.outIds + at * 4, locals[half]);
+        failed = !takePlace(row, k, local, places[half]);
       }
     }
-    if (call.outSources != nullptr && b.lane < 2) store4(call.outSources + (place * 2 + b.lane) * 4, b.lane == 0 ? row.r : token);
+    if (warpFailed(failed)) return false;
+    uint32_t part = sub, first = 0;
+#pragma unroll 1
+    for (uint32_t segment = 0; segment < ep.parts; ++segment) {
+      const uint32_t parts = partsOf(segment);
+      for (; part < first + parts; part += subs) takePart(row, segment, part - first, places);
+      first += parts;
+    }
+    return true;
+  }
+
+  // Takes a part of a segment. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void takePart(const Row& row, uint32_t segment, uint32_t part, const uint32_t (&places)[2]) const {
+    const uint32_t bytes = ep.segmentBytes[segment];
+    // Rows in the scratch end at a multiple of 16.
+    const EpPart taken = loadPart(rowAt(ep.rank, row.r, row.n, segment), ep.segmentStride[segment], part, b.lane);
+    uint32_t last = ~0u;
+#pragma unroll 1
+    for (uint32_t k = 0; k < ep.topK; ++k) {
+      const uint32_t place = warpShuffle(k < 32 ? places[0] : places[1], k & 31);
+      if (place != ~0u && place != last) {
+        storePart(call.out[segment] + static_cast<uint64_t>(place) * bytes, bytes, part, b.lane, taken);
+      }
+      last = place;
+    }
+  }
+
+  MSCCLPP_DEVICE_INLINE bool wantsRoute() const {
+    return !call.again && (call.outIds != nullptr || call.outWeights != nullptr || call.outSources != nullptr);
+  }
+  // Stores what came along with a row where the caller wants it, for each place of the row. All threads of a warp call it.
+  // Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool giveRoute(const Row& row) const {
+    bool failed = false;
+    uint32_t last = ~0u;
+#pragma unroll 1
+    for (uint32_t of = 0; of < ep.topK && !failed; ++of) {
+      uint32_t local = 0, place = 0, token = 0;
+      failed = !takePlace(row, of, local, place) || !takeNumber(row, 0, token);
+      if (place == ~0u || place == last) continue;
+      last = place;
+#pragma unroll 1
+      for (uint32_t k = b.lane; k < ep.topK && !failed; k += 32) {
+        const uint64_t at = static_cast<uint64_t>(place) * ep.topK + k;
+        uint32_t id = 0, weight = 0;
+        failed = !takeNumber(row, 1 + k, id) || !takeNumber(row, 1 + ep.topK + k, weight);
+        if (call.outWeights != nullptr) store4(call.outWeights + at * 4, weight);
+        if (call.outIds == nullptr) continue;
+        if (call.idBytes == 8) {
+          store8(call.outIds + at * 8, static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(id))));
+        } else {
+          store4(call.outIds + at * 4, id);
+        }
+      }
+      if (call.outSources != nullptr && b.lane < 2) {
+        store4(call.outSources + (static_cast<uint64_t>(place) * 2 + b.lane) * 4, b.lane == 0 ? row.r : token);
+      }
+    }
+    return !failed;
   }
 
   // Returns the number of a row in the layout, or ~0 if the memory ends before it.
   MSCCLPP_DEVICE_INLINE uint32_t placeOf(const Row& row, uint32_t local, uint32_t place) const {
-    const uint32_t ofExpert = counts[row.r * ep.local + local] + place;
-    uint64_t at = 0;
-    switch (call.layout) {
-      case EpLayoutRank:
-        return row.r * ep.capacity + row.n;
-      case EpLayoutToken:
-        at = row.number;
-        break;
-      case EpLayoutExpert:
-        return local * ep.ranks * ep.capacity + ofExpert;
-      default:
-        at = static_cast<uint64_t>(offsets()[local]) + ofExpert;
+    if (call.layout == EpLayoutRank) return row.r * ep.capacity + row.n;
+    uint64_t at = row.number;
+    if (call.layout != EpLayoutToken) {
+      const uint64_t first = call.layout == EpLayoutFlat ? offsets()[local] : static_cast<uint64_t>(local) * ep.ranks * ep.capacity;
+      at = first + counts[row.r * ep.local + local] + place;
     }
     if (at < call.outRows) return static_cast<uint32_t>(at);
     b.report(EpDropped, 1);
@@ -235,19 +302,21 @@ struct EpReceiver : EpDispatchBlock {
 
   // Makes the rows of the layout that nobody sent zero. Not for EpLayoutRank.
   MSCCLPP_DEVICE_INLINE void clearOthers(uint32_t rows) const {
-    for (uint64_t row = b.warp; row < call.outRows; row += b.warps) {
+    for (uint64_t row = b.warp(); row < call.outRows; row += b.warps()) {
       bool isSent = call.layout == EpLayoutToken && row < rows;
       if (call.layout == EpLayoutExpert) {
-        const uint64_t most = static_cast<uint64_t>(ep.ranks) * ep.capacity;
-        isSent = row % most < totals()[row / most];
+        const uint32_t most = ep.ranks * ep.capacity, local = static_cast<uint32_t>(row) / most;
+        isSent = static_cast<uint32_t>(row) - local * most < totals()[local];
       } else if (call.layout == EpLayoutFlat) {
         for (uint32_t local = 0; local < ep.local && !isSent; ++local) {
           isSent = row >= offsets()[local] && row - offsets()[local] < totals()[local];
         }
       }
       if (isSent) continue;
+#pragma unroll 1
       for (uint32_t segment = 0; segment < ep.parts; ++segment) {
         const uint32_t bytes = ep.segmentBytes[segment];
+#pragma unroll 1
         for (uint32_t i = b.lane; i < (bytes + 7) / 8; i += 32) storeMessageWord(call.out[segment] + row * bytes, bytes, i, 0);
       }
     }

@@ -10,211 +10,108 @@
 namespace mscclpp {
 namespace detail {
 
+// The larger of `most` and the absolute value of `value`, which does not count if it is a NaN.
+MSCCLPP_DEVICE_INLINE float largerSize(float most, float value) {
+  const float size = bitsAs<float>(bitsAs<uint32_t>(value) & 0x7fffffffu);
+#if defined(MSCCLPP_DEVICE_CUDA)
+  asm("max.f32 %0, %0, %1;" : "+f"(most) : "f"(size));
+  return most;
+#else
+  return size > most ? size : most;
+#endif
+}
+
+// 16 numbers as e4m3, and the scale of those of 8 threads.
+struct EpQuantised {
+  Bytes16 numbers;
+  float scale;
+};
+// Quantises the numbers of two vectors. All threads of a warp call it. Not inlined: it is much code.
+//
+// The scale is the largest absolute value of 128 numbers, at least 1e-4, divided by 448, or the next power of two. A NaN becomes
+// a NaN and does not count for the scale; with an infinity, the scale is infinite, what is infinite becomes a NaN, and all else 0.
+template <uint32_t Type>
+MSCCLPP_DEVICE_NOINLINE EpQuantised quantised(Bytes16 first, Bytes16 second, uint32_t quantisation, uint32_t lane) {
+  using N = Number<Type>;
+  float values[16];
+  float most = 1e-4f;
+#pragma unroll
+  for (uint32_t j = 0; j < 16; ++j) {
+    const Bytes16 vector = j < 8 ? first : second;
+    const float value = N::widen((j % 8 < 4 ? vector.low : vector.high) >> (16 * (j % 4)));
+    values[j] = value;
+    most = largerSize(most, value);
+  }
+#pragma unroll
+  for (uint32_t distance = 4; distance > 0; distance /= 2) {
+    most = largerSize(most, bitsAs<float>(warpShuffle(bitsAs<uint32_t>(most), lane ^ distance)));
+  }
+  float scale = most / 448.0f, factor = 448.0f / most;
+  if (quantisation == EpE4m3Ue8m0) {
+    const uint32_t bits = bitsAs<uint32_t>(scale), exponent = (bits + 0x7fffffu) >> 23;
+    scale = bitsAs<float>(exponent << 23);
+    factor = exponent < 254 ? bitsAs<float>((254 - exponent) << 23) : 0.0f;
+  }
+  EpQuantised made = {{0, 0}, scale};
+#pragma unroll
+  for (uint32_t j = 0; j < 16; j += 2) {
+    const uint64_t two = narrowTwoE4m3(multiplyValues(values[j], factor), multiplyValues(values[j + 1], factor));
+    (j < 8 ? made.numbers.low : made.numbers.high) |= two << (8 * (j % 8));
+  }
+  return made;
+}
+
 // The part of a dispatch that routes this rank's tokens and sends their rows.
+//
+// Up to EpTokensAtOnce tokens are routed by all blocks alike, and the warps of all blocks share the rows. Of more tokens, each
+// block has a part, and learns from the blocks before it how many tokens come before its own (X4).
 struct EpSender : EpDispatchBlock {
-  MSCCLPP_DEVICE_INLINE explicit EpSender(const EpDispatchBlock& block) : EpDispatchBlock(block) {}
+  // Whether all blocks route all tokens.
+  const bool few;
+  // The tokens that this block routes.
+  uint32_t first, end;
+
+  MSCCLPP_DEVICE_INLINE explicit EpSender(const EpDispatchBlock& block)
+      : EpDispatchBlock(block), few(call.tokens <= EpTokensAtOnce) {
+    const uint32_t each = few ? call.tokens : (call.tokens + b.blocks - 1) / b.blocks, before = few ? 0 : b.block * each;
+    first = before < call.tokens ? before : call.tokens;
+    end = call.tokens - first < each ? call.tokens : first + each;
+  }
 
   // Returns false if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool send() {
-    const uint32_t most = EpChoicesAtOnce / ep.topK, atOnce = most < EpTokensAtOnce ? most : EpTokensAtOnce;
-    // Also if the rank has no tokens: its header says so.
-    bool isFree = true;
-    if (!call.again) countBefore();
-    if (b.thread < ep.ranks) isFree = b.isFree(b.thread);
-    if (blockAny(!isFree)) return false;
-    for (uint32_t token = first; token < end; token += atOnce) {
-      const uint32_t n = atOnce < end - token ? atOnce : end - token;
-      if (call.again) {
-        routeAgain(token, n);
-      } else {
-        route(token, n);
+    // The warps that share the rows, in how many parts each row is sent, and the number of the calling one.
+    const uint32_t warps = few ? b.warps() : b.warpsOfBlock(), warp = few ? b.warp() : b.warpOfBlock();
+    if (!call.again && !countBefore()) return false;
+    if (b.block == b.blocks - 1) sendHeaders();
+    // Behind the parts of the tensors there is one for what the library sends along.
+    const uint32_t parts = partsOfTensors() + (call.again ? 0 : 1);
+    for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
+      const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
+      if (!call.again && !few) {
+        if (token != first) addMarks();
+        mark(token, n);
       }
       // If there are fewer tokens than warps, several warps send a token.
-      const uint32_t own = b.threads / 32, subs = n < own ? own / n : 1;
-      for (uint32_t u = b.thread / 32; u < n * subs; u += own) sendToken(token + u / subs, u / subs, u % subs, subs);
+      const uint32_t subs = n >= warps ? 1 : warps / n < parts ? warps / n : parts;
+      for (uint32_t u = warp; u < n * subs; u += warps) {
+        const uint32_t t = u / subs;
+        sendToken(token + t, t, u - t * subs, subs, parts);
+      }
+      if (!call.again) noteRouting(token, n);
     }
-    if (b.block == b.blocks - 1) sendHeaders();
-    b.signal();
+    b.signal(b.block, b.blocks, 0);
     return true;
-  }
-
-  // Sends the headers. The block whose last token is the last of all calls it: it has counted all.
-  MSCCLPP_DEVICE_INLINE void sendHeaders() {
-    blockSync();
-    if (b.thread < ep.ranks) {
-      const uint32_t sent = call.again ? tables->sent[b.thread] : counts[ep.nExperts + b.thread];
-      if (!call.again) store4(call.tables + offsetOf(tables->sent + b.thread), sent);
-      packets.put(header(b.thread, ep.rank, 0), sent | static_cast<uint64_t>(call.tokens) << 32);
-      packets.put(header(b.thread, ep.rank, 1), (packed ? EpHeaderPacked : 0u) | (call.refused ? EpHeaderRefused : 0u));
-    }
-    if (call.again) return;
-    for (uint32_t expert = b.thread; expert < ep.nExperts; expert += b.threads) {
-      const uint32_t local = localOf(static_cast<int32_t>(expert));
-      packets.put(header(rankOf(static_cast<int32_t>(expert)), ep.rank, 2 + local), counts[expert]);
-    }
-  }
-  MSCCLPP_DEVICE_INLINE uint64_t offsetOf(const void* inTables) const {
-    return static_cast<uint64_t>(static_cast<const uint8_t*>(inTables) - call.tables);
-  }
-
-  // Returns the place of a segment of row n of this rank in the memory of rank r, for packets or as it is.
-  MSCCLPP_DEVICE_INLINE uint8_t* placeAt(uint32_t r, uint64_t n, uint32_t segment) const {
-    return packed ? packetAt(r, ep.rank, n, segment) : rowAt(r, ep.rank, n, segment);
-  }
-  // Puts word i of a segment into its place.
-  MSCCLPP_DEVICE_INLINE void put(uint8_t* place, uint32_t segment, uint32_t i, uint64_t word) const {
-    if (packed) {
-      packets.put(place + i * 16ull, word);
-    } else {
-      storeMessageWord(place, ep.segmentBytes[segment], i, word);
-    }
-  }
-  // Calls `use` with each rank to which token t of those that are routed goes, and the token's row there. Each rank begins with
-  // itself, so that they do not all write to one.
-  template <class Use>
-  MSCCLPP_DEVICE_INLINE void forRanks(uint32_t t, Use use) const {
-    for (uint32_t n = 0, r = ep.rank; n < ep.ranks; ++n, r = r + 1 == ep.ranks ? 0 : r + 1) {
-      const int32_t row = routing.rows[t * ep.ranks + r];
-      if (row >= 0) use(r, static_cast<uint32_t>(row));
-    }
-  }
-
-  // Sends part `sub` of `subs` of a token, which is number t of those that are routed. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t sub, uint32_t subs) const {
-    uint32_t segment = 0;
-    if (ep.quantisation != EpAsItIs) {
-      if (ep.sourceType == ReduceF16) {
-        sendQuantised<ReduceF16>(token, t, sub, subs);
-      } else {
-        sendQuantised<ReduceBf16>(token, t, sub, subs);
-      }
-      segment = 2;
-    }
-    for (uint32_t source = segment == 0 ? 0 : 1; segment < ep.parts; ++segment, ++source) {
-      const uint32_t bytes = ep.segmentBytes[segment];
-      const uint8_t* const row = call.rows[source] + static_cast<uint64_t>(token) * bytes;
-      forRanks(t, [&](uint32_t r, uint32_t n) {
-        uint8_t* const place = placeAt(r, n, segment);
-        if (packed) {
-          for (uint32_t i = sub * 32 + b.lane; i < (bytes + 7) / 8; i += subs * 32) {
-            packets.put(place + i * 16ull, messageWord(row, bytes, i));
-          }
-        } else {
-          copy<4>(place, row, bytes, sub * 32 + b.lane, subs * 32);
-        }
-      });
-    }
-    if (!call.again && sub == 0) sendRoute(token, t);
-  }
-
-  // Sends what the library sends along, and notes the same in the tables.
-  MSCCLPP_DEVICE_INLINE void sendRoute(uint32_t token, uint32_t t) const {
-    const uint32_t choices = ep.topK, words = (ep.segmentBytes[ep.parts] + 7) / 8;
-    const auto weight = [&](uint32_t k) {
-      return call.weights == nullptr ? bitsAs<uint32_t>(1.0f) : load4(call.weights + static_cast<uint64_t>(token) * choices + k);
-    };
-    forRanks(t, [&](uint32_t r, uint32_t row) {
-      uint8_t* const place = placeAt(r, row, ep.parts);
-      // Returns number j of the row: the token, the local experts, the weights, the places.
-      const auto number = [&](uint32_t j) -> uint32_t {
-        if (j == 0) return token;
-        const uint32_t k = (j - 1) % choices;
-        if (j > 3 * choices) return 0;
-        const uint32_t owner = routing.owners[t * choices + k];
-        const bool isThere = owner >> 16 == r;
-        if (j <= choices) return isThere ? owner & 0xffff : ~0u;
-        return j <= 2 * choices ? weight(k) : isThere ? routing.places[t * choices + k] : 0;
-      };
-      for (uint32_t i = b.lane; i < words; i += 32) {
-        put(place, ep.parts, i, number(2 * i) | static_cast<uint64_t>(number(2 * i + 1)) << 32);
-      }
-    });
-    const uint64_t at = static_cast<uint64_t>(token) * choices;
-    for (uint32_t r = b.lane; r < ep.ranks; r += 32) {
-      store4(call.tables + ep.tableRows + (static_cast<uint64_t>(token) * ep.ranks + r) * 4,
-             static_cast<uint32_t>(routing.rows[t * ep.ranks + r]));
-    }
-    for (uint32_t k = b.lane; k < choices; k += 32) {
-      store4(call.tables + ep.tableChoices + (at + k) * 4, static_cast<uint32_t>(routing.experts[t * choices + k]));
-      store4(call.tables + ep.tableWeights + (at + k) * 4, weight(k));
-    }
-  }
-
-  // Sends a token's numbers as e4m3, and the scale of each 128 of them. A half of the warp has 128 numbers at a time, a
-  // thread 8 of them.
-  //
-  // The scale is the largest absolute value, at least 1e-4, divided by 448, or the next power of two. A NaN becomes a NaN and
-  // does not count for the scale; with an infinity, the scale is infinite, what is infinite becomes a NaN, and all else 0.
-  template <uint32_t Type>
-  MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint32_t t, uint32_t sub, uint32_t subs) const {
-    using N = Number<Type>;
-    using E4m3 = Number<ReduceF8E4m3>;
-    const uint32_t bytes = ep.hidden * 2, groups = (ep.hidden + 127) / 128, half = b.lane / 16;
-    const uint8_t* const row = call.rows[0] + static_cast<uint64_t>(token) * bytes;
-    // Thread r has the places of the numbers and of the scales at rank r, if the token goes there.
-    uint64_t places[2] = {0, 0};
-    const int32_t own = b.lane < ep.ranks ? routing.rows[t * ep.ranks + b.lane] : -1;
-    for (uint32_t segment = 0; segment < 2 && own >= 0; ++segment) {
-      places[segment] = reinterpret_cast<uint64_t>(placeAt(b.lane, static_cast<uint32_t>(own), segment));
-    }
-    // Puts a word of a segment, if `has` is true, at all ranks to which the token goes. All threads of the warp call it.
-    const auto putAll = [&](bool has, uint32_t segment, uint32_t i, uint64_t word) {
-      for (uint32_t r = 0; r < ep.ranks; ++r) {
-        const uint64_t place = warpShuffle(places[segment], r);
-        if (has && place != 0) put(reinterpret_cast<uint8_t*>(place), segment, i, word);
-      }
-    };
-    // The scales of 8 groups may be one word, so a warp has 8 groups in a row.
-    uint64_t exponents = 0;
-    for (uint32_t group = sub * 8; group < groups; group += group % 8 == 6 ? subs * 8 - 6 : 2) {
-      const uint32_t at = (group + half) * 128 + b.lane % 16 * 8;
-      float values[8];
-      float most = 1e-4f;
-#pragma unroll
-      for (uint32_t w = 0; w < 2; ++w) {
-        const uint32_t i = at / 4 + w;
-        const uint64_t word = i * 4 < ep.hidden ? messageWord(row, bytes, i) : 0;
-#pragma unroll
-        for (uint32_t j = 0; j < 4; ++j) {
-          const float value = N::widen(word >> (16 * j));
-          const float size = value < 0 ? -value : value;
-          values[w * 4 + j] = value;
-          if (size > most) most = size;
-        }
-      }
-#pragma unroll
-      for (uint32_t distance = 8; distance > 0; distance /= 2) {
-        const float other = bitsAs<float>(warpShuffle(bitsAs<uint32_t>(most), b.lane ^ distance));
-        if (other > most) most = other;
-      }
-      float scale = most / 448.0f, factor = 448.0f / most;
-      if (ep.quantisation == EpE4m3Ue8m0) {
-        const uint32_t bits = bitsAs<uint32_t>(scale), exponent = (bits + 0x7fffffu) >> 23;
-        scale = bitsAs<float>(exponent << 23);
-        factor = exponent < 254 ? bitsAs<float>((254 - exponent) << 23) : 0.0f;
-      }
-      uint64_t word = 0;
-#pragma unroll
-      for (uint32_t j = 0; j < 8; ++j) word |= E4m3::narrow(multiplyValues(values[j], factor)) << (8 * j);
-      putAll(at < ep.hidden, 0, at / 8, word);
-      const uint32_t bits = bitsAs<uint32_t>(scale), other = warpShuffle(bits, 16);
-      if (ep.quantisation == EpE4m3) {
-        putAll(b.lane == 0, 1, group / 2, bits | static_cast<uint64_t>(group + 1 < groups ? other : 0) << 32);
-        continue;
-      }
-      const uint32_t second = group + 1 < groups ? other >> 23 : 0;
-      exponents |= static_cast<uint64_t>(bits >> 23 | second << 8) << (group % 8 * 8);
-      if (group % 8 == 6 || group + 2 >= groups) {
-        putAll(b.lane == 0, 1, group / 8, exponents);
-        exponents = 0;
-      }
-    }
   }
 
   // ---- routing
 
-  MSCCLPP_DEVICE_INLINE uint32_t rankOf(int32_t expert) const { return load4(ep.experts + expert) >> 16; }
-  MSCCLPP_DEVICE_INLINE uint32_t localOf(int32_t expert) const { return load4(ep.experts + expert) & 0xffff; }
+  // For each expert, and behind them for each rank, words whose bit t says that token t of those that are routed goes there.
+  MSCCLPP_DEVICE_INLINE uint32_t* marks() const { return counts + ep.nExperts + ep.ranks; }
+  // Behind them the counts of all tokens, which the last block has.
+  MSCCLPP_DEVICE_INLINE uint32_t* totals() const { return marks() + EpMarkWords * (ep.nExperts + ep.ranks); }
+  MSCCLPP_DEVICE_INLINE uint32_t rankOf(uint32_t expert) const { return load4(ep.experts + expert) >> 16; }
+  MSCCLPP_DEVICE_INLINE uint32_t localOf(uint32_t expert) const { return load4(ep.experts + expert) & 0xffff; }
 
   // Returns the expert of choice `i` of all tokens, or -1. Other numbers are reported if `reports` says so.
   MSCCLPP_DEVICE_INLINE int32_t expertOf(uint64_t i, bool reports) const {
@@ -224,71 +121,251 @@ struct EpSender : EpDispatchBlock {
     return -1;
   }
 
-  MSCCLPP_DEVICE_INLINE void countOne(uint32_t of) {
-    detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(counts + of, uint32_t{1});
+  MSCCLPP_DEVICE_INLINE void addMark(uint32_t of, uint32_t t) const {
+    detail::fetchOr<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(marks() + of * EpMarkWords + t / 32, 1u << t % 32);
   }
-
-  // Counts the tokens before those of this block. Sums do not depend on the order in which threads add.
-  MSCCLPP_DEVICE_INLINE void countBefore() {
-    for (uint32_t i = b.thread; i < ep.nExperts + ep.ranks; i += b.threads) counts[i] = 0;
+  // Marks where `n` tokens from `token` on go: each choice has a thread. The same expert twice in a token counts once.
+  MSCCLPP_DEVICE_INLINE void mark(uint32_t token, uint32_t n) const {
+    for (uint32_t i = b.thread; i < EpMarkWords * (ep.nExperts + ep.ranks); i += b.threads) marks()[i] = 0;
     blockSync();
-    for (uint32_t t = b.thread; t < first; t += b.threads) {
-      const uint64_t at = static_cast<uint64_t>(t) * ep.topK;
-      uint32_t ranks = 0;
-      for (uint32_t k = 0; k < ep.topK; ++k) {
-        const int32_t expert = expertOf(at + k, false);
-        bool again = expert < 0;
-        for (uint32_t before = 0; before < k && !again; ++before) again = expertOf(at + before, false) == expert;
-        if (again) continue;
-        countOne(static_cast<uint32_t>(expert));
-        ranks |= 1u << rankOf(expert);
-      }
-      for (uint32_t r = 0; r < ep.ranks; ++r) {
-        if ((ranks >> r & 1) != 0) countOne(ep.nExperts + r);
-      }
+    for (uint32_t i = b.thread; i < n * ep.topK; i += b.threads) {
+      const int32_t expert = expertOf(static_cast<uint64_t>(token) * ep.topK + i, true);
+      if (expert < 0) continue;
+      const uint32_t of = static_cast<uint32_t>(expert), t = i / ep.topK;
+      addMark(of, t);
+      addMark(ep.nExperts + rankOf(of), t);
     }
+    blockSync();
+  }
+  // How many of the first `n` tokens that are marked go to an expert, or behind these to a rank.
+  MSCCLPP_DEVICE_INLINE uint32_t marked(uint32_t of, uint32_t n) const {
+    uint32_t sum = 0;
+#pragma unroll
+    for (uint32_t w = 0; w < EpMarkWords; ++w) {
+      const uint32_t word = marks()[of * EpMarkWords + w];
+      sum += countBits(n >= 32 * w + 32 ? word : n > 32 * w ? word & ((1u << n % 32) - 1) : 0);
+    }
+    return sum;
+  }
+  // Adds the tokens that are marked to those before. All threads call it.
+  MSCCLPP_DEVICE_INLINE void addMarks() const {
+    blockSync();
+    for (uint32_t of = b.thread; of < ep.nExperts + ep.ranks; of += b.threads) counts[of] += marked(of, EpTokensAtOnce);
+    blockSync();
+  }
+  // The number of token t, of those that are marked, among all of this rank for an expert, or behind these for a rank; or -1.
+  MSCCLPP_DEVICE_INLINE int32_t numberOf(uint32_t of, uint32_t t) const {
+    if ((marks()[of * EpMarkWords + t / 32] >> t % 32 & 1) == 0) return -1;
+    return static_cast<int32_t>(counts[of] + marked(of, t));
+  }
+  MSCCLPP_DEVICE_INLINE int32_t rowOf(uint32_t token, uint32_t t, uint32_t r) const {
+    if (!call.again) return numberOf(ep.nExperts + r, t);
+    return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + r);
   }
 
-  // Routes `n` tokens from `token` on: each expert and each rank has a thread, which numbers its tokens in their order.
-  MSCCLPP_DEVICE_INLINE void route(uint32_t token, uint32_t n) {
-    const uint32_t choices = n * ep.topK;
+  // Counts the tokens before those of this block: X4. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool countBefore() const {
+    const uint32_t all = ep.nExperts + ep.ranks;
+    for (uint32_t of = b.thread; of < all; of += b.threads) counts[of] = 0;
+    if (few) {
+      mark(0, call.tokens);
+      for (uint32_t of = b.thread; of < all; of += b.threads) totals()[of] = marked(of, EpTokensAtOnce);
+      blockSync();
+      return true;
+    }
+    for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
+      mark(token, end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce);
+      addMarks();
+    }
+    uint64_t* const own = b.countsOf(b.block);
+    for (uint32_t of = b.thread; of < all; of += b.threads) {
+      store4(reinterpret_cast<uint32_t*>(own + 1) + of, counts[of]);
+      totals()[of] = counts[of];
+      counts[of] = 0;
+    }
     blockSync();
-    for (uint32_t i = b.thread; i < choices; i += b.threads) {
+    if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(own, b.epoch);
+    bool failed = false;
+    for (uint32_t block = b.thread; block < b.block && !failed; block += b.threads) {
+      failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), b.epoch});
+    }
+    if (blockAny(failed)) return false;
+    // Several threads share the blocks of an expert.
+    const uint32_t sharing = b.threads > all ? b.threads / all : 1;
+    for (uint32_t i = b.thread; i < all * sharing; i += b.threads) {
+      const uint32_t share = i / all, of = i - share * all;
+      uint32_t sum = 0;
+#pragma unroll 8
+      for (uint32_t block = share; block < b.block; block += sharing) {
+        sum += load4(reinterpret_cast<const uint32_t*>(b.countsOf(block) + 1) + of);
+      }
+      detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(counts + of, sum);
+    }
+    blockSync();
+    for (uint32_t of = b.thread; of < all; of += b.threads) totals()[of] += counts[of];
+    blockSync();
+    return true;
+  }
+
+  // Notes in the tables what a combine needs, and later dispatches of this routing.
+  MSCCLPP_DEVICE_INLINE void noteRouting(uint32_t token, uint32_t n) const {
+    const uint32_t thread = few ? b.threadOfAll() : b.thread, threads = few ? b.threadsOfAll() : b.threads;
+    for (uint32_t i = thread; i < n * ep.topK; i += threads) {
       const uint64_t at = static_cast<uint64_t>(token) * ep.topK + i;
-      const int32_t expert = expertOf(at, true);
-      routing.experts[i] = expert;
-      routing.owners[i] = expert < 0 ? EpNoExpert : load4(ep.experts + expert);
+      store4(call.tables + ep.tableChoices + at * 4, static_cast<uint32_t>(expertOf(at, false)));
+      store4(call.tables + ep.tableWeights + at * 4, weightOf(at));
     }
-    blockSync();
-    for (uint32_t of = b.thread; of < ep.nExperts + ep.ranks; of += b.threads) {
-      uint32_t next = counts[of];
-      for (uint32_t t = 0; t < n; ++t) {
-        bool has = false;
-        for (uint32_t k = 0; k < ep.topK; ++k) {
-          const uint32_t i = t * ep.topK + k;
-          if (of >= ep.nExperts) {
-            has |= routing.owners[i] >> 16 == of - ep.nExperts;
-          } else if (routing.experts[i] == static_cast<int32_t>(of)) {
-            routing.places[i] = next;
-            has = true;
+    for (uint32_t i = thread; i < n * ep.ranks; i += threads) {
+      const uint64_t at = static_cast<uint64_t>(token) * ep.ranks + i;
+      store4(call.tables + ep.tableRows + at * 4, static_cast<uint32_t>(rowOf(token, i / ep.ranks, i % ep.ranks)));
+    }
+  }
+  MSCCLPP_DEVICE_INLINE uint32_t weightOf(uint64_t choice) const {
+    return call.weights == nullptr ? bitsAs<uint32_t>(1.0f) : load4(call.weights + choice);
+  }
+
+  // ---- headers
+
+  // Sends the headers. The last block calls it: it knows the counts of all tokens.
+  MSCCLPP_DEVICE_INLINE void sendHeaders() const {
+    if (b.thread < ep.ranks) {
+      const uint32_t sent = call.again ? tables->sent[b.thread] : totals()[ep.nExperts + b.thread];
+      if (!call.again) store4(reinterpret_cast<EpCounts*>(call.tables)->sent + b.thread, sent);
+      packets.put(header(b.thread, ep.rank, 0), sent | static_cast<uint64_t>(call.tokens) << 32);
+      packets.put(header(b.thread, ep.rank, 1), call.refused ? EpHeaderRefused : 0u);
+    }
+    if (call.again) return;
+    for (uint32_t expert = b.thread; expert < ep.nExperts; expert += b.threads) {
+      packets.put(header(rankOf(expert), ep.rank, 2 + localOf(expert)), totals()[expert]);
+    }
+  }
+
+  // ---- rows
+
+  // The parts of a segment that a warp sends at once. The scales go with the parts of the quantised segment.
+  MSCCLPP_DEVICE_INLINE uint32_t partsOf(uint32_t segment) const {
+    if (ep.quantisation != EpAsItIs && segment < 2) {
+      const uint32_t numbers = 512 * quantisedSteps();
+      return segment == 0 ? (ep.hidden + numbers - 1) / numbers : 0;
+    }
+    return (ep.segmentBytes[segment] + EpPartBytes - 1) / EpPartBytes;
+  }
+  MSCCLPP_DEVICE_INLINE uint32_t partsOfTensors() const {
+    uint32_t parts = 0;
+    for (uint32_t segment = 0; segment < ep.parts; ++segment) parts += partsOf(segment);
+    return parts;
+  }
+
+  // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on, of `parts`. All threads
+  // of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, uint32_t parts) const {
+    // Thread r has the row of the token at rank r, or -1.
+    const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
+    uint32_t begin = 0;
+#pragma unroll 1
+    for (uint32_t segment = 0; segment < ep.parts; ++segment) {
+      const uint32_t end = begin + partsOf(segment);
+      const uint64_t places = placesOf(row, segment);
+      if (segment == 0 && ep.quantisation != EpAsItIs) {
+        const uint64_t scales = placesOf(row, 1);
+#pragma unroll 1
+        for (; part < end; part += subs) sendQuantised(token, places, scales, part);
+      } else {
+        const uint32_t bytes = ep.segmentBytes[segment], source = ep.quantisation == EpAsItIs ? segment : segment - 1;
+        const uint8_t* const from = call.rows[source] + static_cast<uint64_t>(token) * bytes;
+#pragma unroll 1
+        for (; part < end; part += subs) {
+          const EpPart sent = loadPart(from, bytes, part - begin, b.lane);
+          forPlaces(places, [&](uint32_t, uint8_t* place) { putPart(place, bytes, part - begin, b.lane, sent); });
+        }
+      }
+      begin = end;
+    }
+    if (part < parts) sendRoute(token, t, row);
+  }
+
+  // Returns, in thread r, the place of a segment of the token's row at rank r, or 0 if there is none.
+  MSCCLPP_DEVICE_INLINE uint64_t placesOf(int32_t row, uint32_t segment) const {
+    return row < 0 ? 0 : reinterpret_cast<uint64_t>(rowAt(b.lane, ep.rank, static_cast<uint32_t>(row), segment));
+  }
+  // Calls `use` with each rank of the token and the place that thread has for it. All threads of the warp call it. Each rank
+  // begins behind itself, so that they do not all write to one.
+  template <class Use>
+  MSCCLPP_DEVICE_INLINE void forPlaces(uint64_t places, Use use) const {
+    uint32_t r = ep.rank;
+#pragma unroll 1
+    for (uint32_t n = 0; n < ep.ranks; ++n) {
+      r = r + 1 == ep.ranks ? 0 : r + 1;
+      const uint64_t place = warpShuffle(places, r);
+      if (place != 0) use(r, reinterpret_cast<uint8_t*>(place));
+    }
+  }
+
+  // Sends what the library sends along: the token, the local experts, the weights, the places. A thread has a number.
+  MSCCLPP_DEVICE_INLINE void sendRoute(uint32_t token, uint32_t t, int32_t row) const {
+    const uint32_t choices = ep.topK, bytes = ep.segmentBytes[ep.parts];
+    const uint64_t places = row < 0 ? 0 : reinterpret_cast<uint64_t>(routeAt(b.lane, ep.rank, static_cast<uint32_t>(row)));
+#pragma unroll 1
+    for (uint32_t begin = 0; begin * 4 < bytes; begin += 32) {
+      const uint32_t j = begin + b.lane;
+      // What ranks get, if the choice has an expert of theirs, and what others get.
+      uint32_t value = token, otherwise = token, owner = ~0u;
+      if (j > 0) {
+        const uint32_t which = (j - 1) / choices, k = j - 1 - which * choices;
+        const uint64_t choice = static_cast<uint64_t>(token) * choices + k;
+        if (which == 1) {
+          value = otherwise = weightOf(choice);
+        } else if (which < 3) {
+          const int32_t expert = expertOf(choice, false);
+          otherwise = which == 0 ? ~0u : 0;
+          if (expert >= 0) {
+            const uint32_t of = static_cast<uint32_t>(expert), entry = load4(ep.experts + of);
+            owner = entry >> 16;
+            value = which == 0 ? entry & 0xffff : static_cast<uint32_t>(numberOf(of, t));
           }
         }
-        if (of >= ep.nExperts) routing.rows[t * ep.ranks + of - ep.nExperts] = has ? static_cast<int32_t>(next) : -1;
-        next += has;
       }
-      counts[of] = next;
+      forPlaces(places, [&](uint32_t r, uint8_t* place) {
+        const uint32_t number = owner == r ? value : otherwise;
+        // Thread i puts the numbers of threads 2 i and 2 i + 1.
+        const uint64_t low = warpShuffle(number, b.lane * 2 & 31), high = warpShuffle(number, (b.lane * 2 & 31) + 1);
+        const uint32_t i = begin / 2 + b.lane;
+        if (b.lane < 16 && i * 8 < bytes) packets.put(place + i * 16ull, low | high << 32);
+      });
     }
-    blockSync();
   }
 
-  // Takes the rows of a routing that is used again out of its tables.
-  MSCCLPP_DEVICE_INLINE void routeAgain(uint32_t token, uint32_t n) {
-    blockSync();
-    for (uint32_t i = b.thread; i < n * ep.ranks; i += b.threads) {
-      routing.rows[i] = signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + i);
+  // Sends a part of a token's numbers as e4m3, and the scales of each 128 of them. In each step, a thread has 16 numbers.
+  MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part) const {
+    const uint32_t bytes = ep.hidden * 2, groups = (ep.hidden + 127) / 128, steps = quantisedSteps();
+    const uint8_t* const from = call.rows[0] + static_cast<uint64_t>(token) * bytes;
+    uint64_t exponents = 0;
+#pragma unroll 1
+    for (uint32_t step = 0; step < steps; ++step) {
+      const uint32_t at = part * steps + step, i = at * 32 + b.lane;
+      Bytes16 vectors[2];
+#pragma unroll
+      for (uint32_t u = 0; u < 2; ++u) vectors[u] = i * 32 + u * 16 < bytes ? vectorOf(from, bytes, i * 2 + u) : Bytes16{0, 0};
+      const EpQuantised made = ep.sourceType == ReduceF16
+                                   ? quantised<ReduceF16>(vectors[0], vectors[1], ep.quantisation, b.lane)
+                                   : quantised<ReduceBf16>(vectors[0], vectors[1], ep.quantisation, b.lane);
+      const uint32_t scale = at * 4 + b.lane / 8 < groups ? bitsAs<uint32_t>(made.scale) : 0;
+      const uint64_t floats = scale | static_cast<uint64_t>(warpShuffle(scale, (b.lane + 8) & 31)) << 32;
+#pragma unroll
+      for (uint32_t j = 0; j < 4; ++j) exponents |= static_cast<uint64_t>(warpShuffle(scale, 8 * j) >> 23) << (step * 32 + j * 8);
+      const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
+      // Two floats are a word, and the exponents of two steps.
+      const uint32_t word = areExponents ? part : at * 2 + b.lane / 16;
+      const bool hasWord = word * 8 < ep.segmentBytes[1] && (areExponents ? b.lane == 0 && step + 1 == steps : b.lane % 16 == 0);
+      forPlaces(places, [&](uint32_t r, uint8_t* place) {
+        putVector(place, ep.hidden, i, made.numbers);
+        uint8_t* const scalePlace = reinterpret_cast<uint8_t*>(warpShuffle(scalePlaces, r));
+        if (hasWord) store8(scalePlace + word * 8, areExponents ? exponents : floats);
+      });
     }
-    blockSync();
   }
+  // The numbers of a part are those of so many steps, of 512 each.
+  MSCCLPP_DEVICE_INLINE uint32_t quantisedSteps() const { return ep.quantisation == EpE4m3Ue8m0 ? 2 : 1; }
 };
 
 }  // namespace detail

@@ -1,5 +1,5 @@
-// The words of 8 bytes of a message, which may begin at any address and have any size; and packets of such
-// words. For the library's own use.
+// The words of 8 bytes of a message, which may begin at any address and have any size, and its vectors of 16 bytes; and
+// packets of such words. For the library's own use.
 
 #ifndef MSCCLPP_MESSAGE_WORDS_DEVICE_HPP_
 #define MSCCLPP_MESSAGE_WORDS_DEVICE_HPP_
@@ -45,6 +45,31 @@ MSCCLPP_DEVICE_INLINE void storeMessageWord(uint8_t* message, uint64_t bytes, ui
     store8(at, word);
   } else {
     storeAny(at, left < 8 ? static_cast<uint32_t>(left) : 8, word);
+  }
+}
+
+// Loads up to 16 bytes from any address; bytes after the end are 0. Not inlined, because it seldom runs.
+MSCCLPP_DEVICE_NOINLINE Bytes16 loadVectorAny(const uint8_t* at, uint32_t bytes) {
+  return {loadAny(at, bytes < 8 ? bytes : 8), bytes > 8 ? loadAny(at + 8, bytes - 8) : 0};
+}
+MSCCLPP_DEVICE_NOINLINE void storeVectorAny(uint8_t* at, uint32_t bytes, Bytes16 v) {
+  storeAny(at, bytes < 8 ? bytes : 8, v.low);
+  if (bytes > 8) storeAny(at + 8, bytes - 8, v.high);
+}
+
+// Returns vector i of 16 bytes of a message, whose last vector may be shorter.
+MSCCLPP_DEVICE_INLINE Bytes16 vectorOf(const uint8_t* part, uint32_t bytes, uint32_t i) {
+  const uint8_t* const at = part + i * 16;
+  const uint32_t left = bytes - i * 16;
+  return left >= 16 && isAligned<16>(part) ? load16(at) : loadVectorAny(at, left < 16 ? left : 16);
+}
+MSCCLPP_DEVICE_INLINE void storeVectorOf(uint8_t* part, uint32_t bytes, uint32_t i, Bytes16 v) {
+  uint8_t* const at = part + i * 16;
+  const uint32_t left = bytes - i * 16;
+  if (left >= 16 && isAligned<16>(part)) {
+    store16(at, v);
+  } else {
+    storeVectorAny(at, left < 16 ? left : 16, v);
   }
 }
 

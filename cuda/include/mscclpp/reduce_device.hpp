@@ -244,6 +244,18 @@ MSCCLPP_FLOAT(ReduceF16, 2, (detail::widenFloat<5, 10>(bits)), (detail::narrowFl
 #endif
 #undef MSCCLPP_FLOAT
 
+// Two numbers as e4m3, the first in the lower byte: the bits of Number<ReduceF8E4m3>::narrow.
+MSCCLPP_DEVICE_INLINE uint32_t narrowTwoE4m3(float first, float second) {
+#if defined(MSCCLPP_DEVICE_CUDA) && __CUDA_ARCH__ >= 890
+  uint32_t bits;
+  asm("{\n\t.reg .b16 two;\n\tcvt.rn.satfinite.e4m3x2.f32 two, %2, %1;\n\tcvt.u32.u16 %0, two;\n\t}" : "=r"(bits) : "f"(first), "f"(second));
+  return bits;
+#else
+  using N = Number<ReduceF8E4m3>;
+  return static_cast<uint32_t>(N::narrow(first) | N::narrow(second) << 8);
+#endif
+}
+
 // The numbers of one word of 8 bytes of each rank, which become one word, by any operation but averages. Given the words of
 // all ranks in the order of the ranks, the first by `first`.
 template <class N>

@@ -22,7 +22,6 @@ fn rows_may_be_short_or_long_and_choices_many() {
         let (mut model, mut options) = any(&mut random);
         (model.hidden, model.top_k, model.experts, model.capacity) = (hidden, top_k, experts, capacity);
         model.map = (0..experts).map(|expert| expert * model.ranks / experts).collect();
-        options.packets = capacity / 2;
         run(&model, &options, 2, random.word());
     }
 }

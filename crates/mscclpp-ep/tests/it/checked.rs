@@ -16,7 +16,6 @@ use crate::{
 /// How the calls of a test are made.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    pub(crate) packets: usize,
     pub(crate) exact: bool,
     /// Whether only the token's rank has the weights.
     pub(crate) late_weights: bool,
@@ -39,7 +38,6 @@ pub(crate) fn connect(model: &Model, options: &Options, comm: &Communicator, gpu
         .capacity(model.capacity)
         .micro_batches(2)
         .exact(options.exact)
-        .packets_up_to(options.packets)
         .timeout(options.limit);
     if let Some(quantisation) = model.quantisation {
         builder = builder.quantise(quantisation);
@@ -61,7 +59,7 @@ pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> T
     let count = match random.below(5) {
         0 => 0,
         1 => model.capacity,
-        2 => random.below(options.packets.min(model.capacity) + 1),
+        2 => random.below(model.capacity / 2 + 1),
         _ => random.below(model.capacity + 1),
     };
     let (kind, favourite) = (random.below(4), random.below(model.experts) as i64);

@@ -13,7 +13,7 @@ use crate::support::{memory, ranks};
 /// Four experts, two choices, up to 4 tokens of 8 floats.
 fn builder(comm: &Communicator, gpu: &Gpu) -> ExpertsBuilder {
     let builder = Experts::builder(comm, gpu).experts(4).top_k(2).hidden(8).number_type(NumberType::F32);
-    builder.capacity(4).packets_up_to(2).timeout(LIMIT)
+    builder.capacity(4).timeout(LIMIT)
 }
 
 /// Tokens of which each has these choices, and numbers that are its own number.

@@ -93,7 +93,6 @@ pub(crate) fn any(random: &mut Random) -> (Model, Options) {
     });
     let layouts = layouts.collect();
     let options = Options {
-        packets: random.below(8),
         exact,
         late_weights: random.below(2) == 0,
         id_type: [IdType::I32, IdType::I64][random.below(2)],

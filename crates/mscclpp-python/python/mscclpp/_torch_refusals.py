@@ -17,8 +17,8 @@ learns of a refusal, it may have put any number of later calls into its streams,
 of the rank that refused. A new communicator begins to count on all ranks.
 
 On a GPU, a rank that needs nothing of the others, such as the root of a broadcast, may complete the call that another rank
-refuses, and learns of the refusal in its next call. On simulated devices a barrier goes with each call, and programs wait
-for their calls on the host. So there the call itself fails on all ranks.
+refuses, and learns of the refusal in its next call. A barrier goes with each gather and scatter, and on simulated devices,
+where programs wait for their calls on the host, with every call. So there the call itself fails on all ranks.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ class Lane:
 
     def _put(self, calls: Sequence[Call], work: Work, stream: Any) -> None:
         """Puts calls into a stream, which must be the current one if they copy."""
-        if len(calls) == 1 and not calls[0].copies:
+        if len(calls) == 1 and not calls[0].copies and calls[0].name not in _OF_A_ROOT:
             requests = calls[0].requests()
             if requests:
                 self.collectives.enqueue(requests, stream.cuda_stream)
@@ -279,6 +279,8 @@ class Lane:
     def _put_several(self, calls: Sequence[Call], stream: Any) -> None:
         with torch.no_grad() if _copy(calls) else contextlib.nullcontext():
             requests = [request for call in calls for request in call.requests()]
+            if self._store is not None and any(call.name in _OF_A_ROOT for call in calls):
+                requests.append(_BARRIER)
             if requests:
                 self.collectives.enqueue(requests, stream.cuda_stream)
             for call in calls:
@@ -292,8 +294,7 @@ class Lane:
         with torch.no_grad():
             requests = [request for call in calls for request in call.requests()]
         if self._store is not None and _are_of_all(calls):
-            # So the call is complete only when all ranks have made it, and a refusal fails it on all of them.
-            requests.append(("barrier", 0, 0, 0, "uint8", "sum", 0))
+            requests.append(_BARRIER)
         if requests:
             self.collectives.enqueue(requests, 0)
         self._simulated.append((work, calls))
@@ -519,6 +520,12 @@ class OfGloo(dist.Work):  # type: ignore[misc]
 
 def _copy(calls: Sequence[Call]) -> bool:
     return any(call.copies for call in calls)
+
+
+#: With it, a call is complete only when all ranks have made it, and a refusal fails it on all of them.
+_BARRIER = ("barrier", 0, 0, 0, "uint8", "sum", 0)
+#: The calls in which a rank may need nothing of the others, and which rarely matter for speed.
+_OF_A_ROOT = ("gather", "scatter")
 
 
 def _are_of_all(calls: Sequence[Call]) -> bool:

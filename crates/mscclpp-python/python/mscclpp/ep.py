@@ -36,9 +36,9 @@ class Experts(OnDevice):
     content; `combine` sums rows of `hidden` numbers in any case. `also` has the bytes of a row of each other tensor
     that travels with the tokens. `exact` sets up memory for exact combines, `micro_batches` is 1 or 2.
 
-    Up to `packets_up_to` tokens of a rank travel as packets. `max_blocks` and `calls_at_once` limit how much of the
-    device a call takes. `synchronize()` gives up after `timeout` seconds. `ranks` are those of the group that take
-    part, in their order, and `tag` tells set-ups at the same time apart.
+    `max_blocks` and `calls_at_once` limit how much of the device a call takes. `synchronize()` gives up after
+    `timeout` seconds. `ranks` are those of the group that take part, in their order, and `tag` tells set-ups at the
+    same time apart.
     """
 
     _made: _mscclpp._Experts
@@ -59,7 +59,6 @@ class Experts(OnDevice):
         also: Iterable[int] = (),
         micro_batches: int = 1,
         exact: bool = False,
-        packets_up_to: int | None = None,
         max_blocks: int | None = None,
         calls_at_once: int | None = None,
         device: int | None = None,
@@ -92,7 +91,6 @@ class Experts(OnDevice):
             also,
             _count("micro_batches", micro_batches),
             exact,
-            _optional("packets_up_to", packets_up_to),
             _optional("max_blocks", max_blocks),
             _optional("calls_at_once", calls_at_once),
             timeout,

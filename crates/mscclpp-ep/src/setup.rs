@@ -120,7 +120,7 @@ impl ExpertsBuilder {
         self
     }
 
-    /// The most blocks that a call has, of 512 threads: 64 if not given, and 2 of 64 threads on simulated devices.
+    /// The most blocks that a call has, of 1024 threads: 64 if not given, and 2 of 64 threads on simulated devices.
     pub fn max_blocks(mut self, blocks: u32) -> Self {
         self.settings.max_blocks = blocks.max(1).into();
         self

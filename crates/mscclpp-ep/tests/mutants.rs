@@ -77,7 +77,9 @@ const MUTANTS: &[Mutant] = &[
         "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), b.epoch});", ""] },
     Mutant { name: "a_token_is_summed_before_all_phases_have_arrived", change: [
         "for (; arrived <= phase && !failed; ++arrived)", "for (; arrived < phase && !failed; ++arrived)"] },
-    Mutant { name: "packets_of_all_calls_have_one_flag", change: ["packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // The header", "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // The header"] },
+    Mutant { name: "packets_of_all_calls_have_one_flag", change: [
+        "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // The header",
+        "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // The header"] },
     Mutant { name: "a_sum_has_no_weights", change: [
         "const float weight = terms.of[j + u].weight;", "const float weight = 1.0f;"] },
     Mutant { name: "the_rows_of_earlier_ranks_are_not_counted", change: ["counts[row.r * ep.local + local] + place", "place"] },

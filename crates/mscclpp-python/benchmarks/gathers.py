@@ -3,7 +3,7 @@
     python benchmarks/gathers.py LIBRARY RANKS
 
 LIBRARY is NCCL's libnccl.so.2 or this project's. Each rank has T tokens of 7168 bf16 with 8 weights and 8 ids. It prints
-the times of one all_gather of as many bytes; of three all_gathers in a group, and one by one; of broadcasts in a group, where
+the times of one all_gather of as many bytes; of three all_gathers in a group, and one by one; of broadcasts in a group, if
 the ranks have T, T/2, 0 and T tokens; of the group with tokens of 7168 e4m3 and 56 scales; and of a reduce_scatter of 7168
 bf16 for each token of all ranks. A graph has 20 calls, and a figure is the median of seven times of five replays.
 """

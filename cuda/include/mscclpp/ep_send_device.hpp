@@ -28,8 +28,9 @@ struct EpQuantised {
 };
 // Quantises the numbers of two vectors. All threads of a warp call it. Not inlined: it is much code.
 //
-// The scale is the largest absolute value of 128 numbers, at least 1e-4, divided by 448, or the next power of two. A NaN becomes
-// a NaN and does not count for the scale; with an infinity, the scale is infinite, what is infinite becomes a NaN, and all else 0.
+// The scale is the largest absolute value of 128 numbers, at least 1e-4, divided by 448, or the next power of two. A NaN
+// becomes a NaN and does not count for the scale; with an infinity, the scale is infinite, what is infinite becomes a NaN, and
+// all else 0.
 template <uint32_t Type>
 MSCCLPP_DEVICE_NOINLINE EpQuantised quantised(Bytes16 first, Bytes16 second, uint32_t quantisation, uint32_t lane) {
   using N = Number<Type>;
@@ -256,8 +257,8 @@ struct EpSender : EpDispatchBlock {
     return parts;
   }
 
-  // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on, of `parts`. All threads
-  // of a warp call it.
+  // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on, of `parts`. All
+  // threads of a warp call it.
   MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, uint32_t parts) const {
     // Thread r has the row of the token at rank r, or -1.
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;

@@ -102,8 +102,8 @@ impl Layout {
         }
     }
 
-    /// The size of chunks of messages of `most` bytes, if that is known. `even`: each of the `lanes` lanes has as many, and at
-    /// least two unless they would be small.
+    /// The size of chunks of messages of `most` bytes, if that is known. `even`: each of the `lanes` lanes has about as many, and
+    /// at least two unless they would be small.
     pub(crate) fn chunk(&self, most: Option<u64>, lanes: u32, two_steps: bool, even: bool) -> u64 {
         let ring = if two_steps { STEP_RING } else { RING };
         let largest =
@@ -112,7 +112,13 @@ impl Layout {
         let largest = if largest < CHUNK_STEP { largest } else { largest / CHUNK_STEP * CHUNK_STEP };
         let Some(most) = most else { return largest };
         let of_lane = most.div_ceil(u64::from(lanes));
-        let chunk = if even { of_lane.div_ceil(of_lane.div_ceil(largest).max(2)) } else { of_lane };
+        let mut chunk = if even { of_lane.div_ceil(of_lane.div_ceil(largest).max(2)) } else { of_lane };
+        // A few lanes with a chunk more take less time than an incomplete row at the end of each chunk.
+        let rows = chunk.next_multiple_of(CHUNK_STEP).min(largest);
+        let count = of_lane.div_ceil(rows);
+        if even && count > 2 && count * rows <= of_lane + of_lane / 7 {
+            chunk = rows;
+        }
         chunk.next_multiple_of(16).clamp(LEAST_CHUNK.min(largest), largest)
     }
 
@@ -182,6 +188,10 @@ mod tests {
         assert_eq!(layout.chunk(Some(1 << 30), 256, false, false), 32 << 10);
         let layout = Layout::new(8, 128, crate::rank::SCRATCH).unwrap();
         assert!(layout.fits(Protocol::Ll128, (4 << 20) / 8, true));
+        let layout = Layout::new(4, 256, crate::rank::SCRATCH).unwrap();
+        // Whole rows, if few lanes have a chunk more; otherwise as many chunks for each lane.
+        assert_eq!(layout.chunk(Some(128 * 460_800), 128, false, true), 16 << 10);
+        assert_eq!(layout.chunk(Some(128 * 20_000), 128, false, true), 10_000);
     }
 
     #[test]

@@ -288,7 +288,7 @@ struct EpCombiner {
   // Sums this rank's tokens. While some blocks send, the others sum the first ones; all sum the last ones.
   MSCCLPP_DEVICE_INLINE bool sum(uint32_t senders) const {
     const uint32_t summing = b.blocks - senders, early = summing == 0 ? 0 : call.tokens - call.tokens / EpPhases;
-    // Thread r knows how many phases of rank r have arrived.
+    // Thread r knows the last phase of rank r that it has waited for, plus 1.
     uint32_t arrived = 0;
     if (b.block >= senders) {
       const uint32_t warp = b.warpOfBlock() * summing + b.block - senders;
@@ -343,7 +343,9 @@ struct EpCombiner {
       if (row >= 0) {
         const uint32_t each = rowsOfPhase(load4(tables->sent + b.lane), call.tokens);
         const uint32_t phase = static_cast<uint32_t>(row) / each;
-        for (; arrived <= phase && !failed; ++arrived) failed = !b.hasArrived(b.lane, arrived);
+        // A warp's tokens follow each other, and so do the phases of their rows.
+        if (arrived <= phase) failed = !b.hasArrived(b.lane, phase);
+        if (arrived <= phase) arrived = phase + 1;
       }
     }
     return !warpFailed(failed);

@@ -258,6 +258,8 @@ impl Experts {
             micro_batch: routed.micro_batch as u32,
             exact: (*exact).into(),
             one_row: one_row.into(),
+            late: weights.is_some().into(),
+            layout: routed.layout.number(),
         };
         let memories = [rows, out].into_iter().chain(weights).chain(bias);
         let args = self.args(&routed.tables, memories).with(self.handle).with(call);

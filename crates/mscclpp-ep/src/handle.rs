@@ -118,4 +118,6 @@ pub(crate) struct EpCombine {
     pub(crate) micro_batch: u32,
     pub(crate) exact: u32,
     pub(crate) one_row: u32,
+    pub(crate) late: u32,
+    pub(crate) layout: u32,
 }

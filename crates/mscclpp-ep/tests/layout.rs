@@ -44,7 +44,7 @@ fn facts() -> Vec<Fact> {
         "outIds" out_ids, "outWeights" out_weights, "outSources" out_sources, "outRows" out_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment,
         "microBatch" micro_batch, "again" again, "refused" refused, "zero" zero);
     offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out, "outRows" out_rows,
-        "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row);
+        "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row, "late" late, "layout" layout);
     facts.extend([
         fact("ranks", "mscclpp::EpMaxRanks", MAX_RANKS),
         fact("parts", "mscclpp::EpMaxParts", PARTS),

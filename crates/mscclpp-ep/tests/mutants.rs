@@ -76,12 +76,14 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "a_block_does_not_wait_for_the_counts_of_those_before_it", change: [
         "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), b.epoch});", ""] },
     Mutant { name: "a_token_is_summed_before_all_phases_have_arrived", change: [
-        "for (; arrived <= phase && !failed; ++arrived)", "for (; arrived < phase && !failed; ++arrived)"] },
+        "if (arrived <= phase) failed", "if (arrived < phase) failed"] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: [
         "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // The header",
         "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // The header"] },
     Mutant { name: "a_sum_has_no_weights", change: [
         "const float weight = terms.of[j + u].weight;", "const float weight = 1.0f;"] },
+    Mutant { name: "a_rank_without_tokens_waits_for_no_weights", change: [
+        "const bool late = call.late != 0", "const bool late = call.weights != nullptr"] },
     Mutant { name: "the_rows_of_earlier_ranks_are_not_counted", change: ["counts[row.r * ep.local + local] + place", "place"] },
     Mutant { name: "an_epoch_is_counted_by_the_first_block_alone", change: ["if (thread == 0) store8(epochs(direction) + block, epoch);", "if (thread == 0 && block == 0) store8(epochs(direction) + block, epoch);"] },
 ];

@@ -267,7 +267,7 @@ def test_tensors_of_torch():
 
 
 def of_bytes(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address, row_bytes=20, packets_up_to=0, max_blocks=1, calls_at_once=3)
+    library, comm = arrays(), joined(rank, n, address, row_bytes=20, max_blocks=1, calls_at_once=3)
     rows = library.arange(40, dtype="uint8").reshape(2, 20)
     out = library.zeros((N * C, 20), "uint8")
     routed = comm.dispatch(rows, library.asarray([[0, -1, -1]] * 2), layout="token", out=out)

@@ -2,8 +2,10 @@
 
 import concurrent.futures
 import ctypes
+import datetime
 import shutil
 import subprocess
+import time
 
 import mscclpp
 import numpy
@@ -259,6 +261,39 @@ def test_a_process_group_of_nccl():
     if mscclpp.device_count() < 2:
         pytest.skip("NCCL wants a GPU for each rank")
     assert ranks.run(2, of_nccl) == [[(0, 2), (0, 2)], [(1, 2), (1, 2)]]
+
+
+def refusals(rank, n, address):
+    """One rank, then every rank, refuses a gather and a scatter. It fails on all ranks, and the next call works."""
+    import mscclpp.torch  # noqa: F401
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("mscclpp", init_method=f"tcp://{address}", rank=rank, world_size=n)
+    x = torch.arange(6.0, device="cuda")
+    turned, parts = x.reshape(2, 3).t(), [torch.empty(6, device="cuda") for _ in range(n)]
+    for alone in (True, False):
+        given = turned if not alone or rank == n - 1 else x
+        for begin in (
+            lambda g=given: dist.gather(g, parts if rank == 0 else None, 0, async_op=True),
+            lambda g=given: dist.scatter(g, parts if rank == 0 else None, 0, async_op=True),
+        ):
+            begun = time.monotonic()
+            with pytest.raises(ValueError, match="Tensors must be contiguous"):
+                begin().wait(datetime.timedelta(seconds=60))
+            assert time.monotonic() - begun < 30
+            dist.all_reduce(total := torch.full((1000,), float(rank), device="cuda"))
+            assert bool((total == n * (n - 1) / 2).all())
+    dist.destroy_process_group()
+
+
+def test_what_one_rank_refuses_fails_on_all():
+    pytest.importorskip("torch")
+    n = min(mscclpp.device_count(), 4)
+    if n < 2:
+        pytest.skip("torch wants a GPU for each rank")
+    ranks.run(n, refusals)
 
 
 def test_memory_that_was_dropped_is_freed():

@@ -157,8 +157,11 @@ struct EpCombine {
   // The number of rows of the layout for which there is memory.
   uint64_t outRows;
   uint32_t tokens, microBatch;
-  // Whether every choice's row travels; whether there is one row for a token, which is summed without weights.
-  uint32_t exact, oneRow;
+  // Whether every choice's row travels; whether there is one row for a token, which is summed without weights; and whether
+  // all ranks give the weights here. Those of a rank without tokens may be null in any case.
+  uint32_t exact, oneRow, late;
+  // That of the routing.
+  uint32_t layout;
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)

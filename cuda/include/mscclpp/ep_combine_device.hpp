@@ -56,7 +56,7 @@ struct EpCombiner {
     }
     if (!b.begin()) return;
     // One hop before everything else, if the experts' ranks have not the weights. It is not known here which of them need them.
-    if (call.weights != nullptr && call.exact == 0) sendWeights();
+    if (call.late != 0 && call.exact == 0) sendWeights();
     // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
     // the tokens of all.
     bool many = false;
@@ -155,7 +155,7 @@ struct EpCombiner {
   // call it.
   MSCCLPP_DEVICE_INLINE bool noteTerms(uint32_t owner, uint32_t row) const {
     const uint8_t* const received = receivedRow(owner, row);
-    const bool late = call.weights != nullptr && call.exact == 0 && call.oneRow == 0;
+    const bool late = call.late != 0 && call.exact == 0 && call.oneRow == 0;
     bool failed = false;
     uint32_t count = 0;
     warpSync();
@@ -226,7 +226,7 @@ struct EpCombiner {
   // The row of a token in a layout that has one for it, or null if there is no memory for it.
   MSCCLPP_DEVICE_INLINE const uint8_t* onlyRow(uint32_t owner, uint32_t row) const {
     uint64_t at = static_cast<uint64_t>(owner) * ep.capacity + row;
-    if (load4(&tables->layout) != EpLayoutRank) {
+    if (call.layout != EpLayoutRank) {
       at = row;
       for (uint32_t r = 0; r < owner; ++r) at += heads.rows[r];
     }
@@ -322,7 +322,7 @@ struct EpCombiner {
         const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + j;
         const int32_t expert = signedWord(call.tables + ep.tableChoices, choice);
         const uint8_t* const weights =
-            call.weights != nullptr ? reinterpret_cast<const uint8_t*>(call.weights) : call.tables + ep.tableWeights;
+            call.late != 0 ? reinterpret_cast<const uint8_t*>(call.weights) : call.tables + ep.tableWeights;
         term.weight = bitsAs<float>(load4(weights + choice * 4));
         if (expert >= 0) term.row = choiceRow(ep.rank, choice);
       } else if (j < n) {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{DeviceBuffer, KernelSource, prelude::*};
+use mscclpp::{DeviceBuffer, DevicePtr, KernelSource, prelude::*};
 use mscclpp_ep::{Combine, Dispatch, Experts, IdType, Layout, Memory, Quantisation, Routed};
 use mscclpp_test_support::Random;
 
@@ -321,8 +321,12 @@ pub(crate) fn combine<'a>(
     if let Some(bias) = &memories.bias {
         combine = combine.bias(bias);
     }
-    if options.late_weights {
+    if options.late_weights && routed.tokens() > 0 {
         combine = combine.weights(&memories.weights);
+    } else if options.late_weights {
+        // Tensors without elements may have no address.
+        // SAFETY: there is nothing to access.
+        combine = combine.weights(&unsafe { Memory::from_raw(DevicePtr::NULL, 0) });
     }
     if options.exact { combine.exact() } else { combine }
 }

@@ -34,7 +34,9 @@ class Rank:
     def __init__(self, library: str, rank: int, ranks: int, unique: bytes) -> None:
         torch.cuda.set_device(rank)
         self.nccl, self.rank, self.ranks = ctypes.CDLL(library), rank, ranks
-        self.comm, self.stream, self.graphs = ctypes.c_void_p(), torch.cuda.Stream(), []
+        self.comm, self.stream = ctypes.c_void_p(), torch.cuda.Stream()
+        #: Calls of a graph that is gone may be those for which another rank waits.
+        self.graphs: list[Any] = []
         self.call("CommInitRank", ctypes.byref(self.comm), ranks, UniqueId.from_buffer_copy(unique), rank)
 
     def call(self, name: str, *args: Any) -> None:
@@ -48,11 +50,21 @@ class Rank:
 
     def gathers(self, sizes: list[int]) -> Callable[[], None]:
         tensors = [(bytes_of(size), bytes_of(size * self.ranks), size) for size in sizes]
-        return lambda: [self.move("AllGather", given, taken, size, BYTES) for given, taken, size in tensors]
+
+        def calls() -> None:
+            for given, taken, size in tensors:
+                self.move("AllGather", given, taken, size, BYTES)
+
+        return calls
 
     def broadcasts(self, sizes: list[list[int]]) -> Callable[[], None]:
         tensors = [(bytes_of(size), size, root) for of_roots in sizes for root, size in enumerate(of_roots) if size > 0]
-        return lambda: [self.move("Broadcast", t, t, size, BYTES, root) for t, size, root in tensors]
+
+        def calls() -> None:
+            for tensor, size, root in tensors:
+                self.move("Broadcast", tensor, tensor, size, BYTES, root)
+
+        return calls
 
     def reduce_scatter(self, count: int) -> Callable[[], None]:
         given, taken = bytes_of(2 * count * self.ranks), bytes_of(2 * count)
@@ -67,7 +79,7 @@ class Rank:
         return group
 
     def timed(self, calls: Callable[[], None]) -> float:
-        times = []
+        times: list[float] = []
         with torch.cuda.stream(self.stream):
             calls()
             self.stream.synchronize()
@@ -75,7 +87,6 @@ class Rank:
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 for _ in range(CALLS):
                     calls()
-            # Calls of a graph that is gone may be those for which another rank waits.
             self.graphs.append(graph)
             for _ in range(7):
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

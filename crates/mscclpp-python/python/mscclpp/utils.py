@@ -267,7 +267,7 @@ class KernelBuilder:
         nvcc = _find_nvcc()
         if nvcc is None:
             raise _NoNvcc
-        with tempfile.TemporaryDirectory(prefix="mscclpp-kernel-") as folder:
+        with tempfile.TemporaryDirectory(prefix="mscclpp-nvcc-") as folder:
             ptx = os.path.join(folder, "kernel.ptx")
             command = [nvcc, *options, self._path, "-o", ptx]
             run = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -60,7 +60,7 @@ const MUTANTS: &[Mutant] = &[
         "detail::store<MemoryOrder::Release, MemoryScope::System>(line(thread, ep.rank, EpFreed",
         "detail::store<MemoryOrder::Relaxed, MemoryScope::System>(line(thread, ep.rank, EpFreed"] },
     Mutant { name: "rows_of_the_layout_rank_are_freed_at_once", change: [
-        "if (call.layout == EpLayoutRank) {\n      b.isDone();", "if (false) {\n      b.isDone();"] },
+        "if (call.layout == EpLayoutRank) {\n      b.countForLast();", "if (false) {\n      b.countForLast();"] },
     Mutant { name: "the_marks_are_not_all_0_before_a_block_adds_its_own", change: [
         "marks()[i] = 0;\n    blockSync();", "marks()[i] = 0;"] },
     Mutant { name: "marks_are_read_before_they_are_there", change: [

@@ -17,7 +17,7 @@ enum EpLimits : uint32_t {
   EpMaxTopK = 64,
   // The vectors of 16 bytes that a thread has under way at once.
   EpVectorsAtOnce = 4,
-  // What a warp moves at once, and the part of each term that it sums up at once, in bytes.
+  // The bytes of a row that a warp moves at once, and those of each term that it sums up at once.
   EpPartBytes = 32 * 16 * EpVectorsAtOnce,
   EpUnitBytes = 32 * 16,
   // The terms of a sum that a thread has under way at once.
@@ -160,7 +160,7 @@ struct EpCombine {
   // Whether every choice's row travels; whether there is one row for a token, which is summed without weights; and whether
   // all ranks give the weights here. Those of a rank without tokens may be null in any case.
   uint32_t exact, oneRow, late;
-  // That of the routing.
+  // The layout of the routing.
   uint32_t layout;
 };
 
@@ -180,7 +180,7 @@ MSCCLPP_DEVICE_INLINE int32_t signedWord(const uint8_t* words, uint64_t i) {
   return static_cast<int32_t>(load4(words + i * 4));
 }
 
-// What a thread has of a part of a message, which has EpPartBytes: vectors of 16 bytes, 32 apart.
+// A thread's vectors of 16 bytes of a part of a message, 32 apart. A part has EpPartBytes, for the threads of a warp.
 struct EpPart {
   Bytes16 of[EpVectorsAtOnce];
 };
@@ -230,7 +230,7 @@ MSCCLPP_DEVICE_INLINE void putPart(uint8_t* place, uint32_t bytes, uint32_t part
   for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) putVector(place, bytes, part * (EpPartBytes / 16) + u * 32 + lane, put.of[u]);
 }
 
-// What a wait of a call waits for: a word that is at least so large, or a packet.
+// The conditions for which calls wait: a word is at least so large, or a packet is there.
 struct EpWordIsThere {
   const uint64_t* word;
   uint64_t least;
@@ -269,6 +269,21 @@ MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, u
     packet = Ll16Packets::load(at);
   }
   return EpTaken{Ll16Packets::wordOf(packet), came};
+}
+
+// Returns the sum of the values of the threads up to this one. All threads of a warp call it.
+MSCCLPP_DEVICE_INLINE uint32_t sumUpTo(uint32_t value, uint32_t lane) {
+#pragma unroll
+  for (uint32_t distance = 1; distance < 32; distance *= 2) {
+    const uint32_t before = warpShuffle(value, (lane - distance) & 31);
+    if (lane >= distance) value += before;
+  }
+  return value;
+}
+
+// Returns in how many parts a row goes, which has up to `most`, if `warps` warps share `rows` rows.
+MSCCLPP_DEVICE_INLINE uint32_t subsOf(uint32_t rows, uint32_t warps, uint32_t most) {
+  return rows == 0 || rows >= warps ? 1 : warps / rows < most ? warps / rows : most;
 }
 
 // The numbers of rows and of tokens of each rank, as its header says. In shared memory.
@@ -389,8 +404,8 @@ struct EpBlock {
     }
     return blockAny(last);
   }
-  // Counts the block for `isLast`, in a call that does not look who is the last. One thread of the block does it.
-  MSCCLPP_DEVICE_INLINE void isDone() const {
+  // Counts the block for `isLast`, in a call that needs no last block. All threads may call it.
+  MSCCLPP_DEVICE_INLINE void countForLast() const {
     if (thread != 0) return;
     uint64_t* const done = ep.words + EpDone + microBatch * 2 + direction;
     detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(done, share(block, blocks));

@@ -94,10 +94,6 @@ struct EpCombiner {
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + rank);
   }
 
-  // Returns in how many parts `rows` rows go, if `warps` warps share them and a row has up to `most`.
-  MSCCLPP_DEVICE_INLINE static uint32_t subsOf(uint32_t rows, uint32_t warps, uint32_t most) {
-    return rows == 0 || rows >= warps ? 1 : warps / rows < most ? warps / rows : most;
-  }
   // The parts of a row, and the units of which sums are made.
   MSCCLPP_DEVICE_INLINE uint32_t parts() const { return (ep.resultBytes + EpPartBytes - 1) / EpPartBytes; }
   MSCCLPP_DEVICE_INLINE uint32_t units() const { return (ep.resultBytes + EpUnitBytes - 1) / EpUnitBytes; }
@@ -184,13 +180,7 @@ struct EpCombiner {
   }
   // Appends a term of each thread for which `has` is true. Returns how many there are then.
   MSCCLPP_DEVICE_INLINE uint32_t addTerm(bool has, const EpTerm& term, uint32_t count) const {
-    // Thread n knows how many of the threads before it have one.
-    uint32_t sum = has;
-#pragma unroll
-    for (uint32_t distance = 1; distance < 32; distance *= 2) {
-      const uint32_t before = warpShuffle(sum, (b.lane - distance) & 31);
-      if (b.lane >= distance) sum += before;
-    }
+    const uint32_t sum = sumUpTo(has ? 1 : 0, b.lane);
     if (has) terms.of[count + sum - 1] = term;
     count += warpShuffle(sum, 31);
     if (b.lane == 0) terms.count = count;

@@ -34,6 +34,11 @@ struct EpDispatchBlock {
         packets(b.epoch),
         tables(reinterpret_cast<const EpCounts*>(call.tables)) {}
 
+  // Returns the parts of a segment that a warp moves at once.
+  MSCCLPP_DEVICE_INLINE uint32_t partsOf(uint32_t segment) const {
+    return (ep.segmentBytes[segment] + EpPartBytes - 1) / EpPartBytes;
+  }
+
   // The header of this rank's rows at rank r has one packet for each word: the number of rows and of tokens, the flags, and
   // for each local expert how many of the rows are for it.
   MSCCLPP_DEVICE_INLINE uint8_t* header(uint32_t at, uint32_t from, uint32_t word) const {

@@ -36,7 +36,7 @@ struct EpReceiver : EpDispatchBlock {
     if (!failed && call.zero != 0 && !call.again) clearOthers(rows);
     // X3. Rows in the layout EpLayoutRank stay where they are until their combine, or a release.
     if (call.layout == EpLayoutRank) {
-      b.isDone();
+      b.countForLast();
     } else if (b.isLast()) {
       b.free(EpDispatching, b.epoch);
     }
@@ -87,12 +87,7 @@ struct EpReceiver : EpDispatchBlock {
     for (uint32_t first = 0; first <= ep.local; first += 32) {
       const uint32_t local = first + b.lane, rows = local < ep.local ? totals()[local] : 0;
       const uint32_t own = alignment == 1 ? rows : (rows + alignment - 1) / alignment * alignment;
-      uint32_t sum = own;
-#pragma unroll
-      for (uint32_t distance = 1; distance < 32; distance *= 2) {
-        const uint32_t before = warpShuffle(sum, (b.lane - distance) & 31);
-        if (b.lane >= distance) sum += before;
-      }
+      const uint32_t sum = sumUpTo(own, b.lane);
       if (local <= ep.local) offsets()[local] = begin + sum - own;
       begin += warpShuffle(sum, 31);
     }
@@ -127,7 +122,7 @@ struct EpReceiver : EpDispatchBlock {
     for (; n >= heads.rows[r]; ++r) n -= heads.rows[r];
     return Row{r, n, number};
   }
-  // What a routing knows of a row that has come: the last segment of EpHandle.
+  // Returns the place in the tables of what came along with a row.
   MSCCLPP_DEVICE_INLINE uint8_t* received(const Row& row) const {
     return call.tables + ep.tableReceived + (static_cast<uint64_t>(row.r) * ep.capacity + row.n) * ep.segmentStride[ep.parts];
   }
@@ -165,8 +160,7 @@ struct EpReceiver : EpDispatchBlock {
     return came;
   }
 
-  // Notes in the tables, and where the caller wants it, what came along with the rows: a thread for each choice. Returns false
-  // if a wait was given up.
+  // Notes in the tables what came along with the rows: each choice has a thread. Returns false if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool noteRows(uint32_t rows) const {
     if (call.again) return true;
     bool failed = false;
@@ -195,17 +189,13 @@ struct EpReceiver : EpDispatchBlock {
     uint32_t parts = 0;
     for (uint32_t segment = 0; segment < ep.parts; ++segment) parts += partsOf(segment);
     // If there are fewer rows than warps, several warps take a row.
-    const uint32_t warps = b.warps();
-    const uint32_t subs = rows == 0 || rows >= warps ? 1 : warps / rows < parts ? warps / rows : parts;
+    const uint32_t warps = b.warps(), subs = subsOf(rows, warps, parts);
     bool failed = false;
     for (uint32_t u = b.warp(); u < rows * subs && !failed; u += warps) {
       const uint32_t number = u / subs;
       failed = !takeRow(rowOf(number), u - number * subs, subs);
     }
     return !failed;
-  }
-  MSCCLPP_DEVICE_INLINE uint32_t partsOf(uint32_t segment) const {
-    return (ep.segmentBytes[segment] + EpPartBytes - 1) / EpPartBytes;
   }
 
   // Takes each `subs`-th part of a row, from part `sub` on. All threads of a warp call it, and get the same.

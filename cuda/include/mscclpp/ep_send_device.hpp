@@ -81,7 +81,7 @@ struct EpSender : EpDispatchBlock {
 
   // Returns false if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool send() {
-    // The warps that share the rows, in how many parts each row is sent, and the number of the calling one.
+    // The number of warps that share the rows, and of the calling one among them.
     const uint32_t warps = few ? b.warps() : b.warpsOfBlock(), warp = few ? b.warp() : b.warpOfBlock();
     if (!call.again && !countBefore()) return false;
     if (b.block == b.blocks - 1) sendHeaders();
@@ -94,7 +94,7 @@ struct EpSender : EpDispatchBlock {
         mark(token, n);
       }
       // If there are fewer tokens than warps, several warps send a token.
-      const uint32_t subs = n >= warps ? 1 : warps / n < parts ? warps / n : parts;
+      const uint32_t subs = subsOf(n, warps, parts);
       for (uint32_t u = warp; u < n * subs; u += warps) {
         const uint32_t t = u / subs;
         sendToken(token + t, t, u - t * subs, subs, parts);
@@ -243,17 +243,17 @@ struct EpSender : EpDispatchBlock {
 
   // ---- rows
 
-  // The parts of a segment that a warp sends at once. The scales go with the parts of the quantised segment.
-  MSCCLPP_DEVICE_INLINE uint32_t partsOf(uint32_t segment) const {
+  // Returns the parts of a segment that a warp sends at once. The scales go with the parts of the quantised segment.
+  MSCCLPP_DEVICE_INLINE uint32_t partsToSend(uint32_t segment) const {
     if (ep.quantisation != EpAsItIs && segment < 2) {
       const uint32_t numbers = 512 * quantisedSteps();
       return segment == 0 ? (ep.hidden + numbers - 1) / numbers : 0;
     }
-    return (ep.segmentBytes[segment] + EpPartBytes - 1) / EpPartBytes;
+    return partsOf(segment);
   }
   MSCCLPP_DEVICE_INLINE uint32_t partsOfTensors() const {
     uint32_t parts = 0;
-    for (uint32_t segment = 0; segment < ep.parts; ++segment) parts += partsOf(segment);
+    for (uint32_t segment = 0; segment < ep.parts; ++segment) parts += partsToSend(segment);
     return parts;
   }
 
@@ -265,7 +265,7 @@ struct EpSender : EpDispatchBlock {
     uint32_t begin = 0;
 #pragma unroll 1
     for (uint32_t segment = 0; segment < ep.parts; ++segment) {
-      const uint32_t end = begin + partsOf(segment);
+      const uint32_t end = begin + partsToSend(segment);
       const uint64_t places = placesOf(row, segment);
       if (segment == 0 && ep.quantisation != EpAsItIs) {
         const uint64_t scales = placesOf(row, 1);
@@ -309,7 +309,7 @@ struct EpSender : EpDispatchBlock {
 #pragma unroll 1
     for (uint32_t begin = 0; begin * 4 < bytes; begin += 32) {
       const uint32_t j = begin + b.lane;
-      // What ranks get, if the choice has an expert of theirs, and what others get.
+      // The rank that has the expert of the choice gets `value`, and the others get `otherwise`.
       uint32_t value = token, otherwise = token, owner = ~0u;
       if (j > 0) {
         const uint32_t which = (j - 1) / choices, k = j - 1 - which * choices;

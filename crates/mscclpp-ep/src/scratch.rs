@@ -70,10 +70,11 @@ impl Settings {
             ));
         }
         let (most_local, rows) = (self.most_local(ranks), ranks as u64 * capacity);
-        if *capacity == 0 || most_local.saturating_mul(rows) >= 1 << 31 {
+        // Kernels count the rows of all experts, and the choices of all rows, in 32 bits.
+        if *capacity == 0 || most_local.max(*top_k).saturating_mul(rows) >= 1 << 31 {
             return invalid(format!(
-                "capacity({capacity}) of {ranks} ranks and {most_local} experts of a rank; give at least 1, and so few that their \
-                 product is less than 2^31"
+                "capacity({capacity}) of {ranks} ranks, with {most_local} experts of a rank and top_k({top_k}); give at least 1, and \
+                 so few that its product with the ranks and the larger of the other two is less than 2^31"
             ));
         }
         let shared = self.shared_bytes(ranks);

@@ -78,8 +78,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "a_token_is_summed_before_all_phases_have_arrived", change: [
         "if (arrived <= phase) failed", "if (arrived < phase) failed"] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: [
-        "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // The header",
-        "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // The header"] },
+        "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of",
+        "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of"] },
     Mutant { name: "a_sum_has_no_weights", change: [
         "const float weight = terms.of[j + u].weight;", "const float weight = 1.0f;"] },
     Mutant { name: "a_rank_without_tokens_waits_for_no_weights", change: [

@@ -5,23 +5,31 @@
 
 using namespace mscclpp;
 
-extern "C" __global__ void __launch_bounds__(1024)
-    ep_dispatch(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call) {
-  __shared__ detail::EpHeads heads;
-  extern __shared__ uint32_t counts[];
-  detail::dispatchExperts(ep, call, heads, counts);
-}
-
-#define EP_COMBINE(NAME, TYPE)                                                                          \
-  extern "C" __global__ void __launch_bounds__(1024)                                                    \
-      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call) {       \
-    __shared__ detail::EpTerms terms[EpMaxWarps];                                                       \
-    __shared__ detail::EpHeads heads;                                                                   \
-    detail::EpCombiner<TYPE>(ep, call, terms[threadOfBlock() / 32], heads).run();                       \
+#define EP_DISPATCH(NAME, HALVES)                                                                  \
+  extern "C" __global__ void __launch_bounds__(1024)                                               \
+      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call) { \
+    __shared__ detail::EpHeads heads;                                                              \
+    extern __shared__ uint32_t counts[];                                                           \
+    detail::dispatchExperts<HALVES>(ep, call, heads, counts);                                      \
   }
-EP_COMBINE(ep_combine_bf16, ReduceBf16)
-EP_COMBINE(ep_combine_f16, ReduceF16)
-EP_COMBINE(ep_combine_f32, ReduceF32)
+EP_DISPATCH(ep_dispatch, EpBoth)
+EP_DISPATCH(ep_dispatch_send, EpSends)
+EP_DISPATCH(ep_dispatch_receive, EpReceives)
+
+#define EP_COMBINE(NAME, TYPE, HALVES)                                                            \
+  extern "C" __global__ void __launch_bounds__(1024)                                              \
+      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call) { \
+    __shared__ detail::EpTerms terms[EpMaxWarps];                                                 \
+    __shared__ detail::EpHeads heads;                                                             \
+    detail::EpCombiner<TYPE>(ep, call, terms[threadOfBlock() / 32], heads).run<HALVES>();         \
+  }
+#define EP_COMBINES(NAME, TYPE)                \
+  EP_COMBINE(NAME, TYPE, EpBoth)               \
+  EP_COMBINE(NAME##_send, TYPE, EpSends)       \
+  EP_COMBINE(NAME##_receive, TYPE, EpReceives)
+EP_COMBINES(ep_combine_bf16, ReduceBf16)
+EP_COMBINES(ep_combine_f16, ReduceF16)
+EP_COMBINES(ep_combine_f32, ReduceF32)
 
 // Frees the rows of a dispatch without a combine. One block.
 extern "C" __global__ void ep_release(const MSCCLPP_GRID_CONSTANT EpHandle ep, const uint8_t* tables, uint32_t microBatch) {

@@ -71,6 +71,9 @@ pub struct Dispatch {
     pub(crate) ids_into: Option<Memory>,
     pub(crate) weights_into: Option<Memory>,
     pub(crate) sources_into: Option<Memory>,
+    pub(crate) column_major: bool,
+    pub(crate) add_counts_to: Option<Memory>,
+    pub(crate) add_waits_to: Option<Memory>,
 }
 
 impl Dispatch {
@@ -90,6 +93,9 @@ impl Dispatch {
             ids_into: None,
             weights_into: None,
             sources_into: None,
+            column_major: false,
+            add_counts_to: None,
+            add_waits_to: None,
         }
     }
 
@@ -144,6 +150,27 @@ impl Dispatch {
         self
     }
 
+    /// Has the second tensor, such as the scales of quantised tokens, come column by column: its words of 4 bytes have the shape
+    /// `[L, words of a row, R x C]` in [`Layout::Expert`], and `[words of a row, rows]` in the others that copy. `false`, if not
+    /// given.
+    pub fn column_major(mut self, columns: bool) -> Self {
+        self.column_major = columns;
+        self
+    }
+
+    /// Memory for statistics: L 32-bit numbers, to which the number of the rows that came for each expert is added.
+    pub fn add_counts_to(mut self, counts: impl Into<Memory>) -> Self {
+        self.add_counts_to = Some(counts.into());
+        self
+    }
+
+    /// Memory for statistics: R 64-bit numbers, to which the time is added that this rank waited for each rank, in nanoseconds.
+    /// The time counts from when this rank has sent its own tokens.
+    pub fn add_waits_to(mut self, waits: impl Into<Memory>) -> Self {
+        self.add_waits_to = Some(waits.into());
+        self
+    }
+
     /// The micro-batch, 0 or 1: 0 if not given. Two may be under way at once.
     pub fn micro_batch(mut self, micro_batch: usize) -> Self {
         self.micro_batch = micro_batch;
@@ -164,9 +191,11 @@ pub struct Combine<'a> {
     pub(crate) routed: &'a Routed,
     pub(crate) rows: Memory,
     pub(crate) weights: Option<Memory>,
-    pub(crate) bias: Option<Memory>,
+    pub(crate) bias: Vec<Memory>,
     pub(crate) out: Memory,
     pub(crate) exact: bool,
+    pub(crate) row_weights: Option<(Memory, Memory)>,
+    pub(crate) add_waits_to: Option<Memory>,
 }
 
 impl<'a> Combine<'a> {
@@ -177,7 +206,16 @@ impl<'a> Combine<'a> {
     /// [`Layout::Rank`] (here `[R, C]` rows side by side) and [`Layout::Token`] have one row for all choices of a token on this
     /// rank, which is summed as it is.
     pub fn new(routed: &'a Routed, rows: impl Into<Memory>, out: impl Into<Memory>) -> Self {
-        Self { routed, rows: rows.into(), weights: None, bias: None, out: out.into(), exact: false }
+        Self {
+            routed,
+            rows: rows.into(),
+            weights: None,
+            bias: Vec::new(),
+            out: out.into(),
+            exact: false,
+            row_weights: None,
+            add_waits_to: None,
+        }
     }
 
     /// The weights of this rank's tokens, K floats for each, in place of those of the dispatch. All ranks give some, or none
@@ -187,9 +225,23 @@ impl<'a> Combine<'a> {
         self
     }
 
-    /// A row for each token of this rank that is added last.
+    /// A row for each token of this rank that is added last. Given twice, the second is added behind the first.
     pub fn bias(mut self, rows: impl Into<Memory>) -> Self {
-        self.bias = Some(rows.into());
+        self.bias.push(rows.into());
+        self
+    }
+
+    /// Brings weights of the rows back, too: `given` has K floats for each row of the layout, and `taken` gets K floats for each
+    /// token of this rank. Each is the one that the rank of the choice's expert has given, or 0 for a choice of none. All ranks
+    /// call this, or none does. For [`Layout::Rank`] and [`Layout::Token`], without [`weights`](Self::weights).
+    pub fn row_weights(mut self, given: impl Into<Memory>, taken: impl Into<Memory>) -> Self {
+        self.row_weights = Some((given.into(), taken.into()));
+        self
+    }
+
+    /// Memory for statistics, as of [`Dispatch::add_waits_to`].
+    pub fn add_waits_to(mut self, waits: impl Into<Memory>) -> Self {
+        self.add_waits_to = Some(waits.into());
         self
     }
 

@@ -33,6 +33,13 @@ pub enum Error {
         /// The most tokens of a rank.
         capacity: usize,
     },
+    /// A rank sent rows of another payload than this one's call: see [`with_payload`](crate::Experts::with_payload). What came
+    /// from it has no meaning.
+    #[error("rank {rank} sent rows of another payload: all ranks use the same one in the same call")]
+    OtherPayload {
+        /// The rank.
+        rank: usize,
+    },
     /// A wait for another rank ended before what it waited for had come: the rank died, or somebody gave up. These experts
     /// cannot be used any more.
     #[error(
@@ -60,9 +67,11 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidArgument(_) | Self::NoExpert { .. } | Self::Dropped | Self::TooManyTokens { .. } => {
-                ErrorKind::InvalidUsage
-            }
+            Self::InvalidArgument(_)
+            | Self::NoExpert { .. }
+            | Self::Dropped
+            | Self::TooManyTokens { .. }
+            | Self::OtherPayload { .. } => ErrorKind::InvalidUsage,
             Self::Failed { source, .. } => source.kind(),
             Self::Below(error) => error.kind(),
         }

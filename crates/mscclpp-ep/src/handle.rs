@@ -20,7 +20,7 @@ pub(crate) const MARK_WORDS: u64 = 4;
 /// `EpFirstEpoch`.
 pub(crate) const FIRST_EPOCH: u64 = 8;
 /// The number of problems of `EpProblem`.
-pub(crate) const PROBLEMS: u64 = 3;
+pub(crate) const PROBLEMS: u64 = 4;
 
 /// `EpHandle`.
 #[derive(Debug, Clone, Copy, KernelParam)]
@@ -93,7 +93,10 @@ pub(crate) struct EpDispatch {
     pub(crate) out_ids: DevicePtr,
     pub(crate) out_weights: DevicePtr,
     pub(crate) out_sources: DevicePtr,
+    pub(crate) added_counts: DevicePtr,
+    pub(crate) added_waits: DevicePtr,
     pub(crate) out_rows: u64,
+    pub(crate) column_rows: u64,
     pub(crate) tokens: u32,
     pub(crate) id_bytes: u32,
     pub(crate) layout: u32,
@@ -111,8 +114,11 @@ pub(crate) struct EpCombine {
     pub(crate) rows: DevicePtr,
     pub(crate) tables: DevicePtr,
     pub(crate) weights: DevicePtr,
-    pub(crate) bias: DevicePtr,
+    pub(crate) bias: [DevicePtr; 2],
     pub(crate) out: DevicePtr,
+    pub(crate) row_weights: DevicePtr,
+    pub(crate) out_weights: DevicePtr,
+    pub(crate) added_waits: DevicePtr,
     pub(crate) out_rows: u64,
     pub(crate) tokens: u32,
     pub(crate) micro_batch: u32,

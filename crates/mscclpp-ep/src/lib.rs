@@ -60,13 +60,16 @@
 //! `cuda-12040` (default), `cuda-13000` and `hip` are those of [`mscclpp`].
 //!
 //! # What it does not do yet
-//! All ranks are on one node, and their devices reach each other's memory. It has been run on simulated devices alone: no GPU
-//! has run it, and nothing has been measured. There is no interface for kernels of a program.
+//! All ranks are on one node, and their devices reach each other's memory. A rank that is lost ends the experts of all. There is
+//! no interface for kernels of a program. AMD GPUs have not run it.
 
 mod calls;
+mod combine;
+mod dispatch;
 mod error;
 mod experts;
 mod handle;
+mod launch;
 mod memory;
 mod payload;
 mod routed;
@@ -77,7 +80,8 @@ pub use calls::{Combine, Dispatch, IdType, Layout};
 pub use error::{Error, Result};
 pub use experts::Experts;
 pub use handle::MAX_RANKS;
+pub use launch::Receive;
 pub use memory::Memory;
-pub use payload::{NumberType, Quantisation};
+pub use payload::{NumberType, Payload, Quantisation};
 pub use routed::{Received, Routed};
 pub use setup::ExpertsBuilder;

@@ -56,9 +56,10 @@ pub enum Quantisation {
     E4m3Ue8m0,
 }
 
-/// The rows that a program sends for each token.
+/// The rows that travel for each token, for [`with_payload`](crate::Experts::with_payload). If nothing else is said, they are H
+/// numbers of the set-up's type.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Payload {
+pub struct Payload {
     pub(crate) hidden: u64,
     pub(crate) number_type: NumberType,
     pub(crate) quantisation: Option<Quantisation>,
@@ -69,6 +70,33 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
+    /// H numbers, as they are.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// See [`ExpertsBuilder::quantise`](crate::ExpertsBuilder::quantise).
+    #[must_use]
+    pub fn quantise(mut self, quantisation: Quantisation) -> Self {
+        self.quantisation = Some(quantisation);
+        self
+    }
+
+    /// See [`ExpertsBuilder::row_bytes`](crate::ExpertsBuilder::row_bytes).
+    #[must_use]
+    pub fn row_bytes(mut self, bytes: usize) -> Self {
+        self.row_bytes = Some(bytes as u64);
+        self
+    }
+
+    /// See [`ExpertsBuilder::also`](crate::ExpertsBuilder::also).
+    #[must_use]
+    pub fn also(mut self, row_bytes: usize) -> Self {
+        self.others.push(row_bytes as u64);
+        self
+    }
+
     /// The sizes of the tensors' rows as a program gives them.
     pub(crate) fn given(&self) -> Vec<u64> {
         let first = self.row_bytes.unwrap_or(self.hidden * self.number_type.size());

@@ -45,6 +45,8 @@ pub struct Routed {
     pub(crate) micro_batch: usize,
     /// The rows that the memory of the layout has; more than there are for [`Layout::Rank`].
     pub(crate) out_rows: u64,
+    /// Whether the second tensor of the layout lies column by column.
+    pub(crate) column_major: bool,
     /// The experts that made it, as a number of this process.
     pub(crate) of: u32,
     pub(crate) handle: EpHandle,

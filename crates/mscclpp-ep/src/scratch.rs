@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error, Result,
     handle::{
-        EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PROBLEMS,
+        EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS,
         Places, SEGMENTS,
     },
     payload::{Payload, Quantisation},
@@ -190,23 +190,14 @@ impl Layout {
         let (n, most_local) = (ranks as u64, settings.most_local(ranks));
         let local = settings.ranks_of_experts(ranks).iter().filter(|of| **of == rank).count();
 
-        // The segments of a row: the tensors, and behind them what the library sends along.
-        let parts = payload.travelling();
         let along = 4 + 12 * top_k;
-        let mut bytes = [0; SEGMENTS];
-        for (bytes, part) in bytes.iter_mut().zip(parts.iter().copied().chain([along])) {
-            *bytes = part;
-        }
-        let strides = bytes.map(|bytes| bytes.next_multiple_of(16));
         let result_bytes = payload.hidden * payload.number_type.size();
 
         let (mut room, mut places) = (Room::default(), Places::default());
         places.lines = room.take(2 * LINE_KINDS * MAX_RANKS as u64 * LINE);
         places.headers = room.take(n * (most_local + 2) * PACKET);
         places.routes = room.take(n * capacity * along.div_ceil(8) * PACKET);
-        for (at, stride) in places.segments.iter_mut().zip(strides).take(parts.len()) {
-            *at = room.take(n * capacity * stride);
-        }
+        let tensors = Tensors::new(payload, along, n * capacity, &mut room);
         places.results = room.take(n * capacity * result_bytes.next_multiple_of(16));
         let choices = if *exact { top_k } else { 0 };
         places.choice_results = room.take(choices * capacity * result_bytes.next_multiple_of(16));
@@ -221,7 +212,7 @@ impl Layout {
         places.table_weights = tables.take(4 * capacity * top_k);
         places.table_received = tables.take(n * capacity * along.next_multiple_of(16));
 
-        let handle = EpHandle {
+        let mut handle = EpHandle {
             scratch: [DevicePtr::NULL; MAX_RANKS],
             status: [DevicePtr::NULL; MAX_RANKS],
             words: DevicePtr::NULL,
@@ -235,18 +226,73 @@ impl Layout {
             capacity: capacity as u32,
             local: local as u32,
             most_local: most_local as u32,
-            parts: parts.len() as u32,
+            parts: 0,
             hidden: payload.hidden as u32,
-            quantisation: quantisation_of(payload.quantisation),
+            quantisation: 0,
             source_type: payload.number_type.reduce_type(),
             result_bytes: result_bytes as u32,
             result_stride: result_bytes.next_multiple_of(16) as u32,
-            segment_bytes: bytes.map(|bytes| bytes as u32),
-            segment_stride: strides.map(|stride| stride as u32),
+            segment_bytes: [0; SEGMENTS],
+            segment_stride: [0; SEGMENTS],
             places,
         };
+        tensors.put_into(&mut handle);
         Self { handle, scratch_bytes: micro_batches * places.micro_batch_bytes, table_bytes: tables.0 }
     }
+}
+
+/// The tensors that travel, in a handle.
+struct Tensors {
+    parts: usize,
+    quantisation: u32,
+    bytes: [u64; SEGMENTS],
+    at: [u64; PARTS],
+}
+
+impl Tensors {
+    /// The segments of `rows` rows: the tensors of the payload, and behind them `along` bytes that the library sends along.
+    fn new(payload: &Payload, along: u64, rows: u64, room: &mut Room) -> Self {
+        let parts = payload.travelling();
+        let (mut bytes, mut at) = ([0; SEGMENTS], [0; PARTS]);
+        for (bytes, part) in bytes.iter_mut().zip(parts.iter().copied().chain([along])) {
+            *bytes = part;
+        }
+        for (at, bytes) in at.iter_mut().zip(&parts) {
+            *at = room.take(rows * stride_of(*bytes));
+        }
+        Self { parts: parts.len(), quantisation: quantisation_of(payload.quantisation), bytes, at }
+    }
+
+    fn put_into(self, handle: &mut EpHandle) {
+        handle.parts = self.parts as u32;
+        handle.quantisation = self.quantisation;
+        handle.segment_bytes = self.bytes.map(|bytes| bytes as u32);
+        handle.segment_stride = self.bytes.map(|bytes| stride_of(bytes) as u32);
+        handle.places.segments = self.at;
+    }
+}
+
+/// From one row to the next in the scratch.
+fn stride_of(row_bytes: u64) -> u64 {
+    row_bytes.next_multiple_of(16)
+}
+
+/// The handle with another payload, whose rows lie in the memory of those of the set-up.
+pub(crate) fn with_payload(handle: &EpHandle, payload: &Payload) -> Result<EpHandle> {
+    let mut other = *handle;
+    let (begin, end) = (handle.places.segments[0], handle.places.results);
+    let along = handle.segment_bytes[handle.parts as usize].into();
+    let rows = u64::from(handle.ranks) * u64::from(handle.capacity);
+    let mut room = Room(begin);
+    Tensors::new(payload, along, rows, &mut room).put_into(&mut other);
+    if room.0 > end {
+        return Err(Error::InvalidArgument(format!(
+            "a payload whose rows need {} bytes of memory; those of the set-up have {}",
+            room.0 - begin,
+            end - begin
+        )));
+    }
+    Ok(other)
 }
 
 /// The bytes of the words in which kernels say what was wrong with a call.

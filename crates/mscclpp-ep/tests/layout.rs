@@ -41,10 +41,10 @@ fn facts() -> Vec<Fact> {
     offsets!(EpCounts, "EpCounts": "epoch" epoch, "tokens" tokens, "layout" layout, "sent" sent, "received" received,
         "theirs" theirs);
     offsets!(EpDispatch, "EpDispatch": "ids" ids, "weights" weights, "rows" rows, "tables" tables, "out" out,
-        "outIds" out_ids, "outWeights" out_weights, "outSources" out_sources, "outRows" out_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment,
-        "microBatch" micro_batch, "again" again, "refused" refused, "zero" zero);
-    offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out, "outRows" out_rows,
-        "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row, "late" late, "layout" layout);
+        "outIds" out_ids, "outWeights" out_weights, "outSources" out_sources, "addedCounts" added_counts, "addedWaits" added_waits,
+        "outRows" out_rows, "columnRows" column_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment, "microBatch" micro_batch, "again" again, "refused" refused, "zero" zero);
+    offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out, "rowWeights" row_weights,
+        "outWeights" out_weights, "addedWaits" added_waits, "outRows" out_rows, "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row, "late" late, "layout" layout);
     facts.extend([
         fact("ranks", "mscclpp::EpMaxRanks", MAX_RANKS),
         fact("parts", "mscclpp::EpMaxParts", PARTS),
@@ -54,7 +54,7 @@ fn facts() -> Vec<Fact> {
         fact("words of marks", "mscclpp::EpMarkWords", MARK_WORDS as usize),
         fact("kinds of lines", "mscclpp::EpLineKinds", LINE_KINDS as usize),
         fact("first epoch", "mscclpp::EpFirstEpoch", FIRST_EPOCH as usize),
-        fact("problems", "mscclpp::EpRefused + 1", PROBLEMS as usize),
+        fact("problems", "mscclpp::EpOther + 1", PROBLEMS as usize),
     ]);
     facts
 }

@@ -55,6 +55,9 @@ enum EpQuantisation : uint32_t {
 
 enum EpDirection : uint32_t { EpDispatching = 0, EpCombining = 1 };
 
+// The halves of a call that a launch does: both, or one of two launches each.
+enum EpHalves : uint32_t { EpSends = 1, EpReceives = 2, EpBoth = 3 };
+
 // The lines of a micro-batch in the scratch: a line for each rank of each of these, for each direction.
 enum EpLineKind : uint32_t {
   // The last epoch whose rows that rank has done with: see X2.
@@ -78,6 +81,7 @@ enum EpProblem : uint32_t {
   EpBadExpert = 0,  // 1 plus the number of the token of a choice that is no expert
   EpDropped = 1,    // 1 if rows were more than the memory for them
   EpRefused = 2,    // 1 plus the rank that had more tokens than the capacity
+  EpOther = 3,      // 1 plus the rank that sent rows of other tensors than this rank
 };
 
 // Flags of a source in the header of its rows.
@@ -138,7 +142,13 @@ struct EpDispatch {
   uint8_t* outIds;
   uint8_t* outWeights;
   uint8_t* outSources;
+  // For each local expert a number, to which the number of its rows is added; for each rank the nanoseconds that this rank has
+  // waited for it, to which those of this call are added; or null.
+  uint32_t* addedCounts;
+  uint64_t* addedWaits;
   uint64_t outRows;
+  // 0, or how many rows a column of the second tensor has, if its words of 4 bytes lie column by column.
+  uint64_t columnRows;
   uint32_t tokens, idBytes, layout, alignment, microBatch;
   // Whether the tables are those of a routing that is used again; whether this rank has too many tokens, and sends none;
   // whether rows that nobody sent become zero.
@@ -151,9 +161,15 @@ struct EpCombine {
   uint8_t* tables;
   // [tokens, topK], or null for those that were sent with the tokens.
   const float* weights;
-  // A row for each token, or null.
-  const uint8_t* bias;
+  // Rows for each token, or null.
+  const uint8_t* bias[2];
   uint8_t* out;
+  // Weights of the rows, [rows of the layout, topK], of which each token's rank gets those of its choices, [tokens, topK]; or
+  // null. Only if there is one row for a token, and no weights.
+  const uint8_t* rowWeights;
+  uint8_t* outWeights;
+  // As in EpDispatch.
+  uint64_t* addedWaits;
   // The number of rows of the layout for which there is memory.
   uint64_t outRows;
   uint32_t tokens, microBatch;
@@ -271,6 +287,32 @@ MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, u
   return EpTaken{Ll16Packets::wordOf(packet), came};
 }
 
+// Returns the time, in nanoseconds.
+MSCCLPP_DEVICE_INLINE uint64_t nanosecondsNow() {
+#if defined(MSCCLPP_DEVICE_CUDA)
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+  return now;
+#elif defined(MSCCLPP_DEVICE_HIP)
+  // It counts at 100 MHz.
+  return __builtin_amdgcn_s_memrealtime() * 10;
+#else
+  return __nvvm_read_ptx_sreg_globaltimer();
+#endif
+}
+
+// Adds to the words of `waits` how long the block waits from now on until the words of the ranks, EpLine bytes apart, are at
+// least `least`. Each warp waits for one rank, so that none waits for two. Returns false, in one thread, if a wait was given up.
+MSCCLPP_DEVICE_NOINLINE bool epAddWaits(const EpHandle& ep, const uint64_t* words, uint64_t least, uint64_t* waits) {
+  const uint64_t began = nanosecondsNow();
+  if (threadOfBlock() % 32 != 0) return true;
+  for (uint32_t r = threadOfBlock() / 32; r < ep.ranks; r += threadsOfBlock() / 32) {
+    if (!epWait(EpWordIsThere{words + r * (EpLine / 8), least}, ep.status[r], ep.words + EpGaveUp)) return false;
+    store8(waits + r, load8(waits + r) + nanosecondsNow() - began);
+  }
+  return true;
+}
+
 // Returns the sum of the values of the threads up to this one. All threads of a warp call it.
 MSCCLPP_DEVICE_INLINE uint32_t sumUpTo(uint32_t value, uint32_t lane) {
 #pragma unroll
@@ -318,11 +360,13 @@ struct EpBlock {
   MSCCLPP_DEVICE_INLINE uint32_t threadOfAll() const { return block * threads + thread; }
   MSCCLPP_DEVICE_INLINE uint32_t threadsOfAll() const { return blocks * threads; }
 
-  // X2. Waits until no peer reads any more what this rank sent to it in the call before. Returns false if an earlier call has
-  // given up, or this wait. All threads call it, and get the same.
-  MSCCLPP_DEVICE_INLINE bool begin() const {
+  // X2. Waits until no peer reads any more what this rank sent to it in the call before, if the launch sends. Returns false if an
+  // earlier call has given up, or this wait. All threads call it, and get the same.
+  MSCCLPP_DEVICE_INLINE bool begin(uint32_t halves) const {
     bool failed = false;
-    if (thread < ep.ranks) {
+    if (halves == EpReceives) {
+      failed = hasGivenUp();
+    } else if (thread < ep.ranks) {
       const EpWordIsThere isFree{line(ep.rank, thread, EpFreed, direction), epoch - 1};
       const bool free = isFree();
       failed = hasGivenUp() || (!free && !waitFor(thread, isFree));
@@ -392,6 +436,12 @@ struct EpBlock {
     return waitForWord(line(ep.rank, of, EpArrived + phase, direction), epoch * ep.maxBlocks, of);
   }
 
+  // Adds to the words of `waits` how long this rank waits from now on until the blocks of each rank have sent what they send in
+  // a phase. Returns false if a wait was given up. All threads of one block call it.
+  MSCCLPP_DEVICE_INLINE bool addWaits(uint64_t* waits, uint32_t phase) const {
+    return !blockAny(!epAddWaits(ep, line(ep.rank, 0, EpArrived + phase, direction), epoch * ep.maxBlocks, waits));
+  }
+
   // Returns whether all other blocks of the call are here, too, with all their accesses to what came. All threads call it.
   MSCCLPP_DEVICE_INLINE bool isLast() const {
     blockSync();
@@ -417,12 +467,13 @@ struct EpBlock {
     }
   }
 
-  // Counts the call, or says that it gave up. All threads call it last.
-  MSCCLPP_DEVICE_INLINE void end(bool failed) const {
+  // Counts the call, if the launch does its last half, or says that it gave up. All threads call it last.
+  MSCCLPP_DEVICE_INLINE void end(uint32_t halves, bool failed) const {
     const bool fails = blockAny(failed);
     if (fails && thread == 0) {
       detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpGaveUp, uint64_t{1});
     }
+    if (halves == EpSends) return;
     if (thread == 0) store8(epochs(direction) + block, epoch);
     for (uint32_t i = blocks + threadOfAll(); i < ep.maxBlocks; i += threadsOfAll()) store8(epochs(direction) + i, epoch);
   }

@@ -49,28 +49,35 @@ struct EpCombiner {
         packets(b.epoch),
         tables(reinterpret_cast<const EpCounts*>(call.tables)) {}
 
+  // Does the combine, or one of its EpHalves.
+  template <uint32_t Halves>
   MSCCLPP_DEVICE_INLINE void run() const {
     if (b.thread < ep.ranks) {
       heads.rows[b.thread] = load4(tables->received + b.thread);
       heads.tokens[b.thread] = load4(tables->theirs + b.thread);
     }
-    if (!b.begin()) return;
-    // One hop before everything else, if the experts' ranks have not the weights. It is not known here which of them need them.
-    if (call.late != 0 && call.exact == 0) sendWeights();
+    if (!b.begin(Halves)) return;
     // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
     // the tokens of all.
     bool many = false;
     for (uint32_t r = 0; r < ep.ranks; ++r) many = many || isMany(heads.tokens[r]);
-    const uint32_t senders = many && b.blocks > 1 ? b.blocks / 2 : b.blocks;
-    bool failed = b.block < senders && !send(senders, many ? EpPhases : 1);
-    failed = blockAny(failed) || !sum(senders);
-    failed = blockAny(failed);
-    // X2, X3. All blocks have read what came, and what the experts made of the rows of dispatch.
-    if (!failed && b.isLast()) {
-      b.free(EpCombining, b.epoch);
-      freeDispatch(b, call.tables);
+    const uint32_t senders = Halves == EpBoth && many && b.blocks > 1 ? b.blocks / 2 : b.blocks;
+    bool failed = false;
+    if constexpr ((Halves & EpSends) != 0) {
+      // One hop before everything else, if the experts' ranks have not the weights. It is not known here which of them need
+      // them.
+      if (call.late != 0 && call.exact == 0) sendWeights();
+      failed = blockAny(b.block < senders && !send(senders, many ? EpPhases : 1));
     }
-    b.end(failed);
+    if constexpr ((Halves & EpReceives) != 0) {
+      failed = blockAny(failed || !sum(senders));
+      // X2, X3. All blocks have read what came, and what the experts made of the rows of dispatch.
+      if (!failed && b.isLast()) {
+        b.free(EpCombining, b.epoch);
+        freeDispatch(b, call.tables);
+      }
+    }
+    b.end(Halves, failed);
   }
 
   // X3. Frees the rows of a dispatch in the layout EpLayoutRank, if no other has begun since. All threads of one block call it.
@@ -129,7 +136,7 @@ struct EpCombiner {
     return true;
   }
 
-  // Word i has the weights of choices 2 i and 2 i + 1.
+  // Word i has the weights of choices 2 i and 2 i + 1. They go to the experts' ranks, or with EpCombine::rowWeights back.
   MSCCLPP_DEVICE_INLINE uint8_t* weightPacket(uint32_t at, uint32_t owner, uint32_t row, uint32_t i) const {
     const uint64_t packet = (static_cast<uint64_t>(owner) * ep.capacity + row) * ((ep.topK + 1) / 2) + i;
     return b.place(at, ep.weightPackets + packet * 16);
@@ -193,6 +200,7 @@ struct EpCombiner {
     uint8_t* const place = partRow(owner, ep.rank, row);
     if (call.oneRow != 0) {
       sendWhole(place, onlyRow(owner, row), sub, subs);
+      if (call.rowWeights != nullptr && sub == 0) sendRowWeights(owner, row);
       return true;
     }
     if (!noteTerms(owner, row)) return false;
@@ -213,16 +221,33 @@ struct EpCombiner {
     return true;
   }
 
-  // The row of a token in a layout that has one for it, or null if there is no memory for it.
+  // The number of the row of a token in a layout that has one for it. Rows from call.outRows on have no memory.
+  MSCCLPP_DEVICE_INLINE static uint64_t numberOf(const EpHandle& ep, const EpCombine& call, const EpHeads& heads, uint32_t owner,
+                                                 uint32_t row) {
+    if (call.layout == EpLayoutRank) return static_cast<uint64_t>(owner) * ep.capacity + row;
+    uint64_t at = row;
+    for (uint32_t r = 0; r < owner; ++r) at += heads.rows[r];
+    return at;
+  }
+  // That row, or null if there is no memory for it.
   MSCCLPP_DEVICE_INLINE const uint8_t* onlyRow(uint32_t owner, uint32_t row) const {
-    uint64_t at = static_cast<uint64_t>(owner) * ep.capacity + row;
-    if (call.layout != EpLayoutRank) {
-      at = row;
-      for (uint32_t r = 0; r < owner; ++r) at += heads.rows[r];
-    }
+    const uint64_t at = numberOf(ep, call, heads, owner, row);
     return at < call.outRows ? call.rows + at * ep.resultBytes : nullptr;
   }
 
+  // Sends the weights of the row of a token to its rank: the words that it reads, which are those with a choice of this rank.
+  // All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sendRowWeights(uint32_t owner, uint32_t row) const {
+    const uint8_t* const received = receivedRow(owner, row);
+    const uint64_t at = numberOf(ep, call, heads, owner, row);
+    const uint8_t* const weights = call.rowWeights + at * ep.topK * 4;
+#pragma unroll 1
+    for (uint32_t k = b.lane * 2; k < ep.topK; k += 64) {
+      if (signedWord(received, 1 + k) < 0 && (k + 1 == ep.topK || signedWord(received, 2 + k) < 0)) continue;
+      const uint64_t word = at < call.outRows ? messageWord(weights, ep.topK * 4ull, k / 2) : 0;
+      packets.put(weightPacket(owner, ep.rank, row, k / 2), word);
+    }
+  }
   // Sends parts of a row as it is, or zeros if there is none. All threads of a warp call it.
   MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, uint32_t sub, uint32_t subs) const {
 #pragma unroll 1
@@ -277,14 +302,20 @@ struct EpCombiner {
 
   // Sums this rank's tokens. While some blocks send, the others sum the first ones; all sum the last ones.
   MSCCLPP_DEVICE_INLINE bool sum(uint32_t senders) const {
+    const bool times = call.addedWaits != nullptr && b.block == b.blocks - 1;
+    if (times && !b.addWaits(call.addedWaits, EpPhases - 1)) return false;
     const uint32_t summing = b.blocks - senders, early = summing == 0 ? 0 : call.tokens - call.tokens / EpPhases;
     // Thread r knows the last phase of rank r that it has waited for, plus 1.
     uint32_t arrived = 0;
-    if (b.block >= senders) {
-      const uint32_t warp = b.warpOfBlock() * summing + b.block - senders;
-      if (!sumTokens(0, early, warp, b.warpsOfBlock() * summing, arrived)) return false;
+    bool done = true;
+#pragma unroll 1
+    for (bool all = b.block < senders; done; all = true) {
+      const uint32_t warp = all ? b.warp() : b.warpOfBlock() * summing + b.block - senders;
+      const uint32_t begin = all ? early : 0, end = all ? call.tokens : early;
+      done = sumTokens(begin, end, warp, all ? b.warps() : b.warpsOfBlock() * summing, arrived);
+      if (all) break;
     }
-    return sumTokens(early, call.tokens, b.warp(), b.warps(), arrived);
+    return done;
   }
   MSCCLPP_DEVICE_INLINE bool sumTokens(uint32_t begin, uint32_t end, uint32_t warp, uint32_t warps, uint32_t& arrived) const {
     // A token is no more than a few units' work for a warp, so that all warps end at the same time.
@@ -294,7 +325,11 @@ struct EpCombiner {
     for (uint32_t u = warp; u < (end - begin) * subs && !failed; u += warps) {
       const uint32_t n = u / subs;
       failed = !haveArrived(begin + n, arrived);
-      if (!failed) sumToken(begin + n, u - n * subs, subs);
+      if (failed) break;
+      sumToken(begin + n, u - n * subs, subs);
+      if (call.outWeights != nullptr && u == n * subs) {
+        failed = warpFailed(!takeRowWeights(ep, call, heads, packets, b.place(ep.rank, ep.weightPackets), begin + n, b.lane));
+      }
     }
     return !failed;
   }
@@ -325,6 +360,32 @@ struct EpCombiner {
     warpSync();
   }
 
+  // Takes for each choice of a token the weight that the rank of its expert has sent, or 0. Returns false, in any thread of the
+  // warp that calls it, if a wait was given up. Not inlined: few calls want it.
+  MSCCLPP_DEVICE_NOINLINE static bool takeRowWeights(const EpHandle& ep, const EpCombine& call, const EpHeads& heads,
+                                                     Ll16Packets packets, const uint8_t* from, uint32_t token, uint32_t lane) {
+    for (uint32_t k = lane; k < ep.topK; k += 32) {
+      const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + k;
+      const int32_t expert = signedWord(call.tables + ep.tableChoices, choice);
+      uint32_t weight = 0;
+      if (expert >= 0) {
+        const uint32_t r = load4(ep.experts + static_cast<uint32_t>(expert)) >> 16;
+        const uint32_t row = static_cast<uint32_t>(signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + r));
+        if (r == ep.rank) {
+          const uint64_t at = numberOf(ep, call, heads, r, row);
+          if (at < call.outRows) weight = load4(call.rowWeights + (at * ep.topK + k) * 4);
+        } else {
+          const uint64_t packet = (static_cast<uint64_t>(r) * ep.capacity + row) * ((ep.topK + 1) / 2) + k / 2;
+          const EpTaken taken = epTake(packets, from + packet * 16, ep.status[r], ep.words + EpGaveUp);
+          if (!taken.came) return false;
+          weight = static_cast<uint32_t>(taken.word >> (k % 2 * 32));
+        }
+      }
+      store4(call.outWeights + choice * 4, weight);
+    }
+    return true;
+  }
+
   // Waits until the rows of a token have come. All threads of a warp call it, and get the same.
   MSCCLPP_DEVICE_INLINE bool haveArrived(uint32_t token, uint32_t& arrived) const {
     bool failed = false;
@@ -352,8 +413,9 @@ struct EpCombiner {
       addTerms(sums, unit);
       const uint32_t i = unit * 32 + b.lane;
       if (i * 16 >= bytes) continue;
-      if (call.bias != nullptr) {
-        const Bytes16 bias = vectorOf(call.bias + at, bytes, i);
+#pragma unroll 1
+      for (uint32_t j = 0; j < 2 && call.bias[j] != nullptr; ++j) {
+        const Bytes16 bias = vectorOf(call.bias[j] + at, bytes, i);
         addTo(sums[0], 1.0f, bias.low);
         addTo(sums[1], 1.0f, bias.high);
       }

@@ -39,10 +39,17 @@ struct EpDispatchBlock {
     return (ep.segmentBytes[segment] + EpPartBytes - 1) / EpPartBytes;
   }
 
-  // The header of this rank's rows at rank r has one packet for each word: the number of rows and of tokens, the flags, and
-  // for each local expert how many of the rows are for it.
+  // The header of this rank's rows at rank r has one packet for each word: the number of rows and of tokens, the flags and
+  // the payload, and for each local expert how many of the rows are for it.
   MSCCLPP_DEVICE_INLINE uint8_t* header(uint32_t at, uint32_t from, uint32_t word) const {
     return b.place(at, ep.headers + (static_cast<uint64_t>(from) * (ep.mostLocal + 2) + word) * 16);
+  }
+
+  // Returns a number of the tensors that travel: ranks whose numbers differ do not understand each other.
+  MSCCLPP_DEVICE_INLINE uint32_t payload() const {
+    uint32_t number = ep.quantisation;
+    for (uint32_t segment = 0; segment < ep.parts; ++segment) number = number * 0x9e3779b1u + ep.segmentBytes[segment];
+    return number;
   }
 
   // Returns the place of the packets of what goes along with row n of rank `from`, in the scratch of rank `at`.

@@ -10,6 +10,23 @@
 namespace mscclpp {
 namespace detail {
 
+// The place of a word of a row in a tensor of `words` words a row, which lies column by column, `rows` rows at a time.
+MSCCLPP_DEVICE_INLINE uint8_t* columnAt(uint8_t* tensor, uint32_t words, uint64_t rows, uint64_t row, uint32_t word) {
+  const uint64_t n = row % rows;
+  return tensor + ((row - n) * words + word * rows + n) * 4;
+}
+// Stores a part of a row of such a tensor. Not inlined: it is for the scales of a row alone.
+MSCCLPP_DEVICE_NOINLINE void storeColumns(uint8_t* tensor, uint32_t words, uint64_t rows, uint64_t row, uint32_t part, uint32_t lane,
+                                          const EpPart& stored) {
+#pragma unroll 1
+  for (uint32_t j = 0; j < EpVectorsAtOnce * 4; ++j) {
+    const uint32_t word = part * (EpPartBytes / 4) + (j / 4 * 32 + lane) * 4 + j % 4;
+    const Bytes16 vector = stored.of[j / 4];
+    const uint64_t half = j % 4 < 2 ? vector.low : vector.high;
+    if (word < words) store4(columnAt(tensor, words, rows, row, word), static_cast<uint32_t>(half >> (j % 2 * 32)));
+  }
+}
+
 // The part of a dispatch that takes what the ranks have sent to its places.
 struct EpReceiver : EpDispatchBlock {
   MSCCLPP_DEVICE_INLINE explicit EpReceiver(const EpDispatchBlock& block) : EpDispatchBlock(block) {}
@@ -24,6 +41,7 @@ struct EpReceiver : EpDispatchBlock {
     // Where the rows of an expert lie depends on the counts in these layouts.
     const bool byExpert = call.layout == EpLayoutExpert || call.layout == EpLayoutFlat;
     const bool notes = b.block == b.blocks - 1, withCounts = !call.again && (notes || byExpert);
+    if (notes && call.addedWaits != nullptr && !b.addWaits(call.addedWaits, 0)) return false;
     if (!takeHeaders(withCounts)) return false;
     if (withCounts) sumCounts();
     if (notes) noteCounts();
@@ -58,6 +76,7 @@ struct EpReceiver : EpDispatchBlock {
         heads.tokens[r] = static_cast<uint32_t>(word >> 32);
       } else if (of == 1) {
         if ((word & EpHeaderRefused) != 0) b.report(EpRefused, r + 1);
+        if (word >> 32 != payload()) b.report(EpOther, r + 1);
       } else {
         counts[r * ep.local + of - 2] = static_cast<uint32_t>(word);
       }
@@ -106,7 +125,10 @@ struct EpReceiver : EpDispatchBlock {
       store4(own->theirs + b.thread, heads.tokens[b.thread]);
     }
     for (uint32_t local = b.thread; local <= ep.local; local += b.threads) {
-      if (local < ep.local) store4(call.tables + sizeof(EpCounts) + local * 4, totals()[local]);
+      if (local < ep.local) {
+        store4(call.tables + sizeof(EpCounts) + local * 4, totals()[local]);
+        if (call.addedCounts != nullptr) store4(call.addedCounts + local, load4(call.addedCounts + local) + totals()[local]);
+      }
       store4(call.tables + ep.tableOffsets + local * 4, offsets()[local]);
     }
   }
@@ -237,7 +259,12 @@ struct EpReceiver : EpDispatchBlock {
     for (uint32_t k = 0; k < ep.topK; ++k) {
       const uint32_t place = warpShuffle(k < 32 ? places[0] : places[1], k & 31);
       if (place != ~0u && place != last) {
-        storePart(call.out[segment] + static_cast<uint64_t>(place) * bytes, bytes, part, b.lane, taken);
+        if (segment == 1 && call.columnRows != 0) {
+          const EpPart scales = taken;
+          storeColumns(call.out[1], bytes / 4, call.columnRows, place, part, b.lane, scales);
+        } else {
+          storePart(call.out[segment] + static_cast<uint64_t>(place) * bytes, bytes, part, b.lane, taken);
+        }
       }
       last = place;
     }
@@ -306,6 +333,11 @@ struct EpReceiver : EpDispatchBlock {
 #pragma unroll 1
       for (uint32_t segment = 0; segment < ep.parts; ++segment) {
         const uint32_t bytes = ep.segmentBytes[segment];
+        if (segment == 1 && call.columnRows != 0) {
+#pragma unroll 1
+          for (uint32_t i = b.lane; i < bytes / 4; i += 32) store4(columnAt(call.out[1], bytes / 4, call.columnRows, row, i), 0);
+          continue;
+        }
 #pragma unroll 1
         for (uint32_t i = b.lane; i < (bytes + 7) / 8; i += 32) storeMessageWord(call.out[segment] + row * bytes, bytes, i, 0);
       }

@@ -233,7 +233,8 @@ struct EpSender : EpDispatchBlock {
       const uint32_t sent = call.again ? tables->sent[b.thread] : totals()[ep.nExperts + b.thread];
       if (!call.again) store4(reinterpret_cast<EpCounts*>(call.tables)->sent + b.thread, sent);
       packets.put(header(b.thread, ep.rank, 0), sent | static_cast<uint64_t>(call.tokens) << 32);
-      packets.put(header(b.thread, ep.rank, 1), call.refused ? EpHeaderRefused : 0u);
+      const uint64_t flags = call.refused ? EpHeaderRefused : 0u;
+      packets.put(header(b.thread, ep.rank, 1), flags | static_cast<uint64_t>(payload()) << 32);
     }
     if (call.again) return;
     for (uint32_t expert = b.thread; expert < ep.nExperts; expert += b.threads) {

@@ -1,8 +1,14 @@
 //! Calls of random routings.
 
+use std::time::Duration;
+
+use mscclpp_ep::{Dispatch, Experts};
 use mscclpp_test_support::Random;
 
-use crate::rounds::{any, run, without_the_host};
+use crate::{
+    rounds::{any, run, without_the_host},
+    support::{memory, ranks},
+};
 
 #[test]
 fn random_routings_have_the_rows_and_the_bits_of_the_oracle() {
@@ -33,4 +39,39 @@ fn calls_follow_each_other_without_the_host() {
         let (model, options) = any(&mut random);
         without_the_host(&model, &options, 5, random.word(), i % 2 == 0);
     }
+}
+
+/// Rank 0 waits for rank 1, which begins when rank 0 has waited for a while.
+#[test]
+fn waits_are_counted_for_the_rank_that_is_late() {
+    ranks(2, |comm, gpu| {
+        let experts =
+            Experts::builder(comm, gpu).experts(2).hidden(8).capacity(4).connect().expect("experts");
+        let stream = gpu.stream().expect("a stream");
+        let waits = memory(gpu, &[0; 16]);
+        let none = gpu.allocate(16).expect("memory");
+        // A machine that is busy may start the kernel of rank 0 late.
+        let was_seen = (0..50).any(|_| {
+            let call = || {
+                let dispatch = Dispatch::new(0, &none, &none).add_waits_to(&waits);
+                let routed = experts.dispatch(&dispatch, &stream).expect("a dispatch");
+                experts.release(&routed, &stream).expect("a release");
+            };
+            if experts.rank() == 0 {
+                call();
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            comm.bootstrap().barrier().expect("both");
+            if experts.rank() == 1 {
+                call();
+            }
+            experts.synchronize(&stream).expect("the dispatch");
+            let mut counted = [0u64; 2];
+            waits.read_params(0, &mut counted).expect("numbers");
+            let seen = counted[1] > 1_000_000 && counted[1] > counted[0];
+            let seen = comm.bootstrap().all_gather(&[u8::from(seen)]).expect("both");
+            seen[0][0] == 1
+        });
+        assert!(was_seen, "rank {}", experts.rank());
+    });
 }

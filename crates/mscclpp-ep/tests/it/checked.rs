@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use mscclpp::{DeviceBuffer, DevicePtr, KernelSource, prelude::*};
-use mscclpp_ep::{Combine, Dispatch, Experts, IdType, Layout, Memory, Quantisation, Routed};
+use mscclpp_ep::{Combine, Dispatch, Experts, IdType, Layout, Memory, Payload, Quantisation, Routed};
 use mscclpp_test_support::Random;
 
 use crate::{
     oracle::{Model, Row, Tokens},
-    support::{memory, narrow, read, unwritten},
+    support::{bytes, memory, narrow, read, unwritten},
 };
 
 /// How the calls of a test are made.
@@ -22,6 +22,15 @@ pub(crate) struct Options {
     pub(crate) id_type: IdType,
     /// The bytes of a second tensor, or 0.
     pub(crate) also: usize,
+    /// Whether the second tensor comes column by column.
+    pub(crate) column_major: bool,
+    /// Whether the set-up is for larger rows than those that travel.
+    pub(crate) other_payload: bool,
+    /// Whether each rank makes its calls in two halves.
+    pub(crate) halves: Vec<bool>,
+    /// Whether weights of rows travel back.
+    pub(crate) row_weights: bool,
+    pub(crate) statistics: bool,
     pub(crate) layouts: Vec<Layout>,
     /// Other kernels than those of the library.
     pub(crate) kernels: Option<KernelSource<'static>>,
@@ -39,11 +48,22 @@ pub(crate) fn connect(model: &Model, options: &Options, comm: &Communicator, gpu
         .micro_batches(2)
         .exact(options.exact)
         .timeout(options.limit);
+    let mut payload = Payload::new();
     if let Some(quantisation) = model.quantisation {
-        builder = builder.quantise(quantisation);
+        payload = payload.quantise(quantisation);
     }
     if options.also > 0 {
-        builder = builder.also(options.also);
+        payload = payload.also(options.also);
+    }
+    if options.other_payload {
+        builder = builder.row_bytes(2 * model.result_bytes() + 512).also(options.also + 4);
+    } else {
+        if let Some(quantisation) = model.quantisation {
+            builder = builder.quantise(quantisation);
+        }
+        if options.also > 0 {
+            builder = builder.also(options.also);
+        }
     }
     if let Some(kernels) = options.kernels {
         builder = builder.kernels(kernels);
@@ -51,7 +71,7 @@ pub(crate) fn connect(model: &Model, options: &Options, comm: &Communicator, gpu
     let bytes = builder.scratch_bytes(model.ranks).expect("settings");
     let experts = builder.connect().expect("experts");
     assert_eq!((experts.device_bytes(), experts.n_local()), (bytes, model.n_local(experts.rank())));
-    experts
+    if options.other_payload { experts.with_payload(&payload).expect("a payload") } else { experts }
 }
 
 /// Tokens whose routing is one of several kinds.
@@ -79,8 +99,8 @@ pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> T
     if options.also > 0 {
         parts.push(random.bytes(count * options.also));
     }
-    let bias = (random.below(2) == 0).then(|| numbers(random));
-    Tokens { count, ids, weights, parts, bias }
+    let biases = (0..random.below(3)).map(|_| numbers(random)).collect();
+    Tokens { count, ids, weights, parts, biases }
 }
 
 /// The memory that a rank gives to its dispatch, and that for what comes.
@@ -96,7 +116,14 @@ pub(crate) struct Call {
     pub(crate) part_bytes: Vec<usize>,
     pub(crate) rows: usize,
     pub(crate) zero: bool,
+    /// How many rows a column of the second tensor has, or 0.
+    pub(crate) column_rows: usize,
+    /// The memory for statistics.
+    pub(crate) counts: Option<DeviceBuffer>,
 }
+
+/// The number that the memory for statistics has before a call.
+const COUNTED: u32 = 7;
 
 /// The sizes of the tensors' rows as they travel.
 pub(crate) fn travelling(model: &Model, options: &Options) -> Vec<usize> {
@@ -152,8 +179,21 @@ pub(crate) fn dispatch(
     let along =
         [model.top_k * id_bytes, model.top_k * 4, 8].map(|bytes| unwritten(gpu, (rows * bytes) as u64));
     let call = call.ids_into(&along[0]).weights_into(&along[1]).sources_into(&along[2]);
-    let routed =
-        experts.dispatch(&call.micro_batch(micro_batch).zero_rest(zero), stream).expect("a dispatch");
+    let column_major = options.column_major && layout != Layout::Rank && out.len() > 1;
+    let counts =
+        options.statistics.then(|| memory(gpu, &bytes(&vec![COUNTED; local.max(1)], u32::to_le_bytes)));
+    let mut call = call.column_major(column_major).micro_batch(micro_batch).zero_rest(zero);
+    if let Some(counts) = &counts {
+        call = call.add_counts_to(counts).add_waits_to(&unwritten(gpu, 8 * model.ranks as u64));
+    }
+    let routed = if options.halves[rank] {
+        let (routed, receive) = experts.dispatch_send(&call, stream).expect("the first half");
+        experts.dispatch_send(&call, stream).expect_err("it has not received");
+        receive.receive(stream).expect("the second half");
+        routed
+    } else {
+        experts.dispatch(&call, stream).expect("a dispatch")
+    };
     (
         routed,
         Call {
@@ -166,6 +206,12 @@ pub(crate) fn dispatch(
             part_bytes,
             rows,
             zero,
+            column_rows: match layout {
+                _ if !column_major => 0,
+                Layout::Expert => most,
+                _ => rows,
+            },
+            counts,
         },
     )
 }
@@ -185,6 +231,10 @@ pub(crate) fn check_dispatch(
     assert_eq!(routed.rows_of_ranks().expect("counts"), of_ranks);
     let per_expert: Vec<u32> = per_expert.iter().map(|rows| *rows as u32).collect();
     assert_eq!(routed.rows_of_experts().expect("counts"), per_expert);
+    if let Some(counts) = &call.counts {
+        let expected: Vec<u32> = per_expert.iter().map(|rows| COUNTED + rows).collect();
+        assert_eq!(read(counts, 0, 4 * expected.len() as u64), bytes(&expected, u32::to_le_bytes));
+    }
     for row in rows {
         let came = routed.row(row.source, row.number).expect("a row");
         assert_eq!((came.0 as usize, &came.1), (row.token, &row.local), "rank {rank}, row {row:?}");
@@ -213,10 +263,16 @@ pub(crate) fn check_dispatch(
         }
     }
     for (part, bytes) in call.part_bytes.iter().enumerate() {
-        let there = match call.layout {
+        let mut there = match call.layout {
             Layout::Rank => received(model, routed, part, &copies[part]),
             _ => read(&call.out[part], 0, (call.rows * bytes) as u64),
         };
+        if part == 1 && call.column_rows > 0 {
+            there = there
+                .chunks(call.column_rows * bytes)
+                .flat_map(|matrix| rows_of_columns(matrix, *bytes))
+                .collect();
+        }
         let mut expected: Vec<Option<&[u8]>> = vec![None; call.rows];
         for (row, places) in rows.iter().zip(&places) {
             for place in places.iter().flatten() {
@@ -237,6 +293,13 @@ pub(crate) fn check_dispatch(
             }
         }
     }
+}
+
+/// Rows of so many bytes, of a matrix whose words lie column by column.
+fn rows_of_columns(matrix: &[u8], bytes: usize) -> Vec<u8> {
+    let rows = matrix.len() / bytes;
+    let words = (0..rows).flat_map(|row| (0..bytes / 4).map(move |word| word * rows + row));
+    words.flat_map(|word| matrix[4 * word..][..4].to_vec()).collect()
 }
 
 /// Copies what came in the layout `Rank`, behind the work in the stream.
@@ -290,12 +353,15 @@ pub(crate) fn made(model: &Model, call: &Call, rows: &[Row], rank: usize) -> Vec
 /// The memory that a rank gives to its combine.
 pub(crate) struct ToCombine {
     pub(crate) made: DeviceBuffer,
-    pub(crate) bias: Option<DeviceBuffer>,
+    pub(crate) biases: Vec<DeviceBuffer>,
     pub(crate) weights: DeviceBuffer,
+    /// The weights of rows, and the memory for those that come back.
+    pub(crate) row_weights: Option<[DeviceBuffer; 2]>,
 }
 
 pub(crate) fn to_combine(
     model: &Model,
+    options: &Options,
     own: &Tokens,
     call: &Call,
     rows: &[Row],
@@ -305,8 +371,21 @@ pub(crate) fn to_combine(
     let weights: Vec<u8> = own.weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let memories = ToCombine {
         made: memory(gpu, &made(model, call, rows, rank)),
-        bias: own.bias.as_ref().map(|bias| memory(gpu, bias)),
+        biases: own.biases.iter().map(|bias| memory(gpu, bias)).collect(),
         weights: memory(gpu, &weights),
+        row_weights: options.row_weights.then(|| {
+            let (places, _) = model.places(rows, rank, call.layout);
+            let mut given = vec![f32::NAN; call.rows * model.top_k];
+            for (row, places) in rows.iter().zip(&places) {
+                let place = places.iter().flatten().next().expect("a place");
+                given[place * model.top_k..][..model.top_k]
+                    .copy_from_slice(&model.row_weights(row.source, row.token, rank));
+            }
+            [
+                memory(gpu, &bytes(&given, f32::to_le_bytes)),
+                unwritten(gpu, (own.count * model.top_k * 4) as u64),
+            ]
+        }),
     };
     (memories, unwritten(gpu, (own.count * model.result_bytes()) as u64))
 }
@@ -318,8 +397,11 @@ pub(crate) fn combine<'a>(
     sums: &DeviceBuffer,
 ) -> Combine<'a> {
     let mut combine = Combine::new(routed, &memories.made, sums);
-    if let Some(bias) = &memories.bias {
+    for bias in &memories.biases {
         combine = combine.bias(bias);
+    }
+    if let Some([given, taken]) = &memories.row_weights {
+        combine = combine.row_weights(given, taken);
     }
     if options.late_weights && routed.tokens() > 0 {
         combine = combine.weights(&memories.weights);
@@ -331,11 +413,21 @@ pub(crate) fn combine<'a>(
     if options.exact { combine.exact() } else { combine }
 }
 
+/// Puts a combine into the stream, in halves or whole.
+pub(crate) fn put(experts: &Experts, options: &Options, combine: &Combine<'_>, stream: &Stream) {
+    if options.halves[experts.rank()] {
+        let receive = experts.combine_send(combine, stream).expect("the first half");
+        receive.receive(stream).expect("the second half");
+    } else {
+        experts.combine(combine, stream).expect("a combine");
+    }
+}
+
 pub(crate) fn check_sums(
     model: &Model,
     options: &Options,
     own: &Tokens,
-    sums: &DeviceBuffer,
+    (memories, sums): (&ToCombine, &DeviceBuffer),
     rank: usize,
     when: &str,
 ) {
@@ -343,4 +435,8 @@ pub(crate) fn check_sums(
         options.layouts.iter().map(|layout| matches!(layout, Layout::Rank | Layout::Token)).collect();
     let expected = model.sums(own, rank, &one_row, options.exact);
     assert_eq!(read(sums, 0, expected.len() as u64), expected, "rank {rank}, {when}");
+    if let Some([_, taken]) = &memories.row_weights {
+        let expected = bytes(&model.weights_back(own, rank), f32::to_le_bytes);
+        assert_eq!(read(taken, 0, expected.len() as u64), expected, "weights of rank {rank}, {when}");
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mscclpp::{ErrorKind, prelude::*};
 use mscclpp_ep::{
-    Combine, Dispatch, Error, Experts, ExpertsBuilder, Layout, Memory, NumberType, Quantisation,
+    Combine, Dispatch, Error, Experts, ExpertsBuilder, Layout, Memory, NumberType, Payload, Quantisation,
 };
 use mscclpp_test_support::LIMIT;
 
@@ -132,6 +132,36 @@ fn arguments_that_do_not_fit_are_refused_and_change_nothing() {
             "an exact combine is for experts that are set up with exact(true)"
         );
         assert_eq!(
+            dispatch(usual().into(Layout::Token, &rows).column_major(true)),
+            "column_major() is for the second tensor of layouts that copy; there is none here"
+        );
+        assert_eq!(
+            dispatch(usual().add_waits_to(Memory::slice(&rows, 0..4).unwrap())),
+            "the memory for waits has 4 bytes of memory, and the call needs 8"
+        );
+        assert_eq!(
+            combine(Combine::new(&of_experts, &rows, &rows).row_weights(&rows, &rows)),
+            "weights of rows are for Layout::Rank and Layout::Token, and for combines without weights"
+        );
+        assert_eq!(
+            combine(Combine::new(&routed, &rows, &rows).bias(&rows).bias(&rows).bias(&rows)),
+            "combine with 3 biases; 2 are the most"
+        );
+        assert_eq!(
+            text(experts.with_payload(&Payload::new().row_bytes(256))),
+            "a payload whose rows need 1024 bytes of memory; those of the set-up have 128"
+        );
+        let (half, receive) = experts.dispatch_send(&usual().into(Layout::Token, &rows), &stream).unwrap();
+        let unfinished =
+            "a call of micro-batch 0 before the last one has received: call Receive::receive first";
+        assert_eq!(dispatch(usual()), unfinished);
+        assert_eq!(combine(Combine::new(&half, &rows, &rows)), unfinished);
+        assert_eq!(
+            text(experts.dispatch_again(&routed, &[(&rows).into()], &[(&rows).into()], &stream)),
+            unfinished
+        );
+        receive.receive(&stream).unwrap();
+        assert_eq!(
             text(other.release(&routed, &stream)),
             "a routing of other experts: give one that these have made"
         );
@@ -212,6 +242,34 @@ fn rows_for_which_there_is_no_memory_are_dropped_and_an_error() {
         sums.read_params(0, &mut numbers).unwrap();
         let second = if experts.rank() == 0 { 2.0 } else { 0.0 };
         assert_eq!((numbers[0], numbers[8]), (0.0, second));
+    });
+}
+
+#[test]
+fn a_rank_that_sends_rows_of_another_payload_is_named() {
+    ranks(2, |comm, gpu| {
+        let experts = builder(comm, gpu).row_bytes(64).connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        let rows = gpu.allocate(8 * 64).unwrap();
+        let ids = memory(gpu, &[0, 0, 0, 0, 2, 0, 0, 0]);
+        let payload = Payload::new().row_bytes([16, 64][experts.rank()]);
+        let other = experts.with_payload(&payload).unwrap();
+        other.dispatch(&Dispatch::new(1, &ids, &rows).into(Layout::Token, &rows), &stream).unwrap();
+        assert_eq!(
+            text(experts.synchronize(&stream)),
+            format!(
+                "rank {} sent rows of another payload: all ranks use the same one in the same call",
+                1 - experts.rank()
+            )
+        );
+        let routed =
+            experts.with_payload(&Payload::new()).unwrap().dispatch(&tokens(gpu, &[0, 2]), &stream).unwrap();
+        experts.synchronize(&stream).expect("both are the same");
+        // A routing is good for each payload, but not where rows are seen in place.
+        assert_eq!(
+            text(other.dispatch_again(&routed, &[(&rows).into()], &[], &stream)),
+            "rows of another payload than that of the dispatch cannot come in Layout::Rank"
+        );
     });
 }
 

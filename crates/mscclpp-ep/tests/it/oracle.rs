@@ -26,7 +26,7 @@ pub(crate) struct Tokens {
     pub(crate) weights: Vec<f32>,
     /// The tensors, with all rows of each side by side.
     pub(crate) parts: Vec<Vec<u8>>,
-    pub(crate) bias: Option<Vec<u8>>,
+    pub(crate) biases: Vec<Vec<u8>>,
 }
 
 /// A row as it comes to a rank.
@@ -151,6 +151,23 @@ impl Model {
         self.made(source, token, self.experts + rank)
     }
 
+    /// The weights that a rank gives for a row of a token, in layouts with one row for all its choices.
+    pub(crate) fn row_weights(&self, source: usize, token: usize, rank: usize) -> Vec<f32> {
+        let mut random = fastrand_like((rank as u64) << 48 | (source as u64) << 40 | token as u64);
+        (0..self.top_k).map(|_| random()).collect()
+    }
+
+    /// The weights of a rank's choices, as the ranks of their experts give them.
+    pub(crate) fn weights_back(&self, tokens: &Tokens, source: usize) -> Vec<f32> {
+        let weights = (0..tokens.count).flat_map(|token| {
+            let weight = move |(k, id): (usize, &i64)| {
+                if *id < 0 { 0.0 } else { self.row_weights(source, token, self.map[*id as usize])[k] }
+            };
+            self.choices(tokens, token).iter().enumerate().map(weight)
+        });
+        weights.collect()
+    }
+
     /// The sums of a rank's tokens. `one_row`: whether each rank's layout has one row for all choices of a token.
     pub(crate) fn sums(&self, tokens: &Tokens, source: usize, one_row: &[bool], exact: bool) -> Vec<u8> {
         let mut sums = Vec::new();
@@ -188,7 +205,7 @@ impl Model {
                     add(&mut sum, 1.0, &part);
                 }
             }
-            if let Some(bias) = &tokens.bias {
+            for bias in &tokens.biases {
                 add(&mut sum, 1.0, &bias[token * self.result_bytes()..][..self.result_bytes()]);
             }
             sums.extend(narrowed(&sum));

@@ -10,8 +10,8 @@ use mscclpp_test_support::{LIMIT, Random};
 
 use crate::{
     checked::{
-        Call, Options, ToCombine, check_dispatch, check_sums, combine, connect, copies, dispatch, to_combine,
-        tokens,
+        Call, Options, ToCombine, check_dispatch, check_sums, combine, connect, copies, dispatch, put,
+        to_combine, tokens,
     },
     oracle::{Model, Tokens},
     support::ranks,
@@ -19,6 +19,7 @@ use crate::{
 
 /// One dispatch and its combine on each rank, of `rounds` random routings; then the same routing with other rows.
 pub(crate) fn run(model: &Model, options: &Options, rounds: usize, seed: u64) {
+    let options = &Options { statistics: true, ..options.clone() };
     println!("{model:?} {options:?}");
     ranks(model.ranks, |comm, gpu| {
         let experts = connect(model, options, comm, gpu);
@@ -34,13 +35,20 @@ pub(crate) fn run(model: &Model, options: &Options, rounds: usize, seed: u64) {
             let copy = copies(model, &routed, &call, (gpu, &stream));
             experts.synchronize(&stream).expect("the dispatch");
             check_dispatch(model, &routed, &call, &copy, &rows, rank);
-            let (memories, sums) = to_combine(model, own, &call, &rows, rank, gpu);
-            let combine = combine(&routed, options, &memories, &sums);
+            let (combined, sums) = to_combine(model, options, own, &call, &rows, rank, gpu);
+            let combine = combine(&routed, options, &combined, &sums);
             // A routing may be used again: the second time all is the same.
             for time in 0..2 {
-                experts.combine(&combine, &stream).expect("a combine");
+                put(&experts, options, &combine, &stream);
                 experts.synchronize(&stream).expect("the combine");
-                check_sums(model, options, own, &sums, rank, &format!("round {round}, time {time}"));
+                check_sums(
+                    model,
+                    options,
+                    own,
+                    (&combined, &sums),
+                    rank,
+                    &format!("round {round}, time {time}"),
+                );
             }
             let memories =
                 |buffers: &[DeviceBuffer]| -> Vec<Memory> { buffers.iter().map(Memory::from).collect() };
@@ -52,7 +60,7 @@ pub(crate) fn run(model: &Model, options: &Options, rounds: usize, seed: u64) {
             let copy = copies(model, &routed, &call, (gpu, &stream));
             experts.release(&routed, &stream).expect("a release");
             experts.synchronize(&stream).expect("the dispatch");
-            check_dispatch(model, &routed, &Call { zero: false, ..call }, &copy, &rows, rank);
+            check_dispatch(model, &routed, &Call { zero: false, counts: None, ..call }, &copy, &rows, rank);
         }
     });
 }
@@ -73,6 +81,8 @@ pub(crate) fn any(random: &mut Random) -> (Model, Options) {
     let quantisation = [None, Some(Quantisation::E4m3), Some(Quantisation::E4m3Ue8m0)][random.below(3)];
     let types = [NumberType::Bf16, NumberType::F16, NumberType::F32];
     let exact = random.below(3) == 0;
+    // Weights of rows travel back only if no rank has a row for each choice.
+    let all_one_row = !exact && random.below(3) == 0;
     let model = Model {
         ranks,
         experts,
@@ -86,15 +96,24 @@ pub(crate) fn any(random: &mut Random) -> (Model, Options) {
     let layouts = (0..ranks).map(|_| {
         loop {
             let layout = layout(random);
-            if !exact || matches!(layout, Layout::Expert | Layout::Flat { .. }) {
+            let one_row = matches!(layout, Layout::Rank | Layout::Token);
+            if if exact { !one_row } else { one_row || !all_one_row } {
                 break layout;
             }
         }
     });
-    let layouts = layouts.collect();
+    let layouts: Vec<Layout> = layouts.collect();
+    let halves = (0..ranks).map(|_| random.below(3) == 0).collect();
+    let one_row = layouts.iter().all(|layout| matches!(layout, Layout::Rank | Layout::Token));
+    let late_weights = random.below(2) == 0;
     let options = Options {
         exact,
-        late_weights: random.below(2) == 0,
+        late_weights,
+        column_major: random.below(2) == 0,
+        other_payload: random.below(2) == 0,
+        halves,
+        row_weights: one_row && !late_weights && random.below(2) == 0,
+        statistics: false,
         id_type: [IdType::I32, IdType::I64][random.below(2)],
         also: 4 * random.below(5),
         layouts,
@@ -135,7 +154,7 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
             let micro_batch = if both { round % 2 } else { 0 };
             let (routed, call) =
                 dispatch(&experts, model, options, own, (gpu, &stream), (micro_batch, false));
-            let (memories, sums) = to_combine(model, own, &call, &rows, rank, gpu);
+            let (memories, sums) = to_combine(model, options, own, &call, &rows, rank, gpu);
             pause();
             let copies = copies(model, &routed, &call, (gpu, &stream));
             Round { routed, call, memories, sums, copies }
@@ -143,13 +162,13 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
         let finish = |round: usize, of: &Round| {
             for _ in 0..combines[round] {
                 let combine = combine(&of.routed, options, &of.memories, &of.sums);
-                experts.combine(&combine, &stream).expect("a combine");
+                put(&experts, options, &combine, &stream);
             }
             if combines[round] == 0 {
                 experts.release(&of.routed, &stream).expect("a release");
             }
         };
-        let mut put = || -> Vec<Round> {
+        let mut put_all = || -> Vec<Round> {
             let mut put: Vec<Round> = Vec::new();
             for round in 0..rounds {
                 put.push(begin(round));
@@ -169,25 +188,32 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
             for (round, (all, of)) in all.iter().zip(put).enumerate() {
                 let rows = model.rows(all, rank);
                 if combines[round] > 0 {
-                    check_sums(model, options, &all[rank], &of.sums, rank, &format!("{when}, round {round}"));
+                    check_sums(
+                        model,
+                        options,
+                        &all[rank],
+                        (&of.memories, &of.sums),
+                        rank,
+                        &format!("{when}, round {round}"),
+                    );
                 }
                 check_dispatch(model, &of.routed, &of.call, &of.copies, &rows, rank);
                 of.sums.fill(0, of.sums.len(), 0xee).expect("bytes");
             }
         };
-        check(&put(), "eager");
+        check(&put_all(), "eager");
         if !graph {
             return;
         }
         stream.begin_capture().expect("a capture");
-        let captured = put();
+        let captured = put_all();
         let graph = stream.end_capture().expect("a graph");
         for replay in 0..3 {
             // SAFETY: what was captured keeps its memory.
             unsafe { graph.launch(&stream) }.expect("a replay");
             check(&captured, &format!("replay {replay}"));
             if replay == 1 {
-                check(&put(), "eager between replays");
+                check(&put_all(), "eager between replays");
             }
         }
         drop(graph);

@@ -52,6 +52,11 @@ pub(crate) fn narrow(of: NumberType, number: f32) -> Vec<u8> {
     }
 }
 
+/// The bytes of numbers of 4 bytes.
+pub(crate) fn bytes<T: Copy>(numbers: &[T], to_bytes: impl Fn(T) -> [u8; 4]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| to_bytes(*number)).collect()
+}
+
 /// The numbers of a row.
 pub(crate) fn widen(of: NumberType, row: &[u8]) -> Vec<f32> {
     match of {

@@ -1,0 +1,119 @@
+//! Combines, and releases.
+
+use mscclpp::{DevicePtr, LaunchConfig, gpu::Stream};
+
+use crate::{
+    Combine, Error, Experts, Layout, Memory, Receive, Result, Routed,
+    handle::EpCombine,
+    launch::{Direction, Launch},
+    scratch::alignment_of,
+};
+
+impl Experts {
+    /// Brings the experts' rows of each token back to the token's rank, and sums them. All ranks make this call, each with its
+    /// own routing of the same dispatch. It also gives the rows of that dispatch back, if its layout is [`Layout::Rank`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for memory that does not fit, a routing of other experts, or an exact combine that is not
+    /// set up; what is wrong with earlier calls, as [`Self::check`] finds it.
+    pub fn combine(&self, combine: &Combine<'_>, stream: &Stream) -> Result<()> {
+        self.put(&self.combine_launch(combine)?, stream)
+    }
+
+    /// Does the first half of a combine: sends the experts' rows, and waits for none that come. [`Receive::receive`] sums them.
+    /// With [`Combine::weights`], without [`exact`](Combine::exact), it waits for those of the ranks whose tokens came here.
+    ///
+    /// # Errors
+    /// The same as of [`Self::combine`].
+    pub fn combine_send(&self, combine: &Combine<'_>, stream: &Stream) -> Result<Receive> {
+        self.put_send(self.combine_launch(combine)?, stream)
+    }
+
+    fn combine_launch(&self, combine: &Combine<'_>) -> Result<Launch> {
+        self.check()?;
+        let Combine { routed, rows, weights, bias, out, exact, row_weights, add_waits_to } = combine;
+        self.check_routed(routed)?;
+        self.check_received(routed.micro_batch)?;
+        let one_row = matches!(routed.layout, Layout::Rank | Layout::Token);
+        if *exact && (one_row || !self.engine.exact) {
+            let why = if one_row {
+                "Layout::Expert or Layout::Flat"
+            } else {
+                "experts that are set up with exact(true)"
+            };
+            return Err(Error::InvalidArgument(format!("an exact combine is for {why}")));
+        }
+        if row_weights.is_some() && (!one_row || weights.is_some()) {
+            return Err(Error::InvalidArgument(
+                "weights of rows are for Layout::Rank and Layout::Token, and for combines without weights"
+                    .to_owned(),
+            ));
+        }
+        if bias.len() > 2 {
+            return Err(Error::InvalidArgument(format!(
+                "combine with {} biases; 2 are the most",
+                bias.len()
+            )));
+        }
+        let (tokens, row) = (routed.tokens as u64, u64::from(self.handle.result_bytes));
+        let choices = u64::from(self.handle.top_k);
+        let alignment = alignment_of(row);
+        let rows_of_layout = match routed.layout {
+            Layout::Rank => u64::from(self.handle.ranks * self.handle.capacity),
+            Layout::Expert => u64::from(self.handle.ranks * self.handle.capacity * self.handle.local),
+            // The dispatch has put rows anywhere into as many.
+            Layout::Token | Layout::Flat { .. } => routed.out_rows,
+        };
+        let address = |memory: Option<&Memory>, what: &str, bytes: u64, alignment: u64| match memory {
+            Some(memory) => memory.at_least(what, bytes, alignment),
+            None => Ok(DevicePtr::NULL),
+        };
+        let bias_at = |i: usize| address(bias.get(i), "bias", tokens * row, alignment);
+        let (given, taken) = row_weights.as_ref().map(|(given, taken)| (given, taken)).unzip();
+        let call = EpCombine {
+            rows: rows.at_least("the rows of combine", rows_of_layout * row, alignment)?,
+            tables: routed.tables.ptr(),
+            weights: address(weights.as_ref(), "topk_weights", tokens * choices * 4, 4)?,
+            bias: [bias_at(0)?, bias_at(1)?],
+            out: out.at_least("the result of combine", tokens * row, alignment)?,
+            row_weights: address(given, "the weights of rows", rows_of_layout * choices * 4, 4)?,
+            out_weights: address(taken, "the memory for weights", tokens * choices * 4, 4)?,
+            added_waits: address(
+                add_waits_to.as_ref(),
+                "the memory for waits",
+                8 * u64::from(self.handle.ranks),
+                8,
+            )?,
+            out_rows: routed.out_rows,
+            tokens: tokens as u32,
+            micro_batch: routed.micro_batch as u32,
+            exact: (*exact).into(),
+            one_row: one_row.into(),
+            late: weights.is_some().into(),
+            layout: routed.layout.number(),
+        };
+        let memories =
+            [rows, out].into_iter().chain(weights).chain(bias).chain(given).chain(taken).chain(add_waits_to);
+        Ok(self.launch_of(Direction::Combine, routed.micro_batch, call, &routed.tables, memories))
+    }
+
+    /// Gives the rows of a dispatch of [`Layout::Rank`] back without a combine, when the work before it in the stream is
+    /// complete. All ranks may write there then. Without effect for other layouts, and if there was a dispatch of this
+    /// micro-batch since.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a routing of other experts.
+    pub fn release(&self, routed: &Routed, stream: &Stream) -> Result<()> {
+        self.check_routed(routed)?;
+        let args = self
+            .args(&routed.tables, [])
+            .with(self.handle)
+            .with(&*routed.tables)
+            .with(routed.micro_batch as u32);
+        self.engine.order.put(stream, || {
+            // SAFETY: these are the kernel's parameters.
+            unsafe { self.engine.kernels.release.launch(stream, LaunchConfig::linear(1, 32), &args) }
+                .map_err(Error::from)
+        })
+    }
+}

@@ -1,0 +1,245 @@
+//! Dispatches.
+
+use mscclpp::{DeviceBuffer, DevicePtr, gpu::Stream};
+
+use crate::{
+    Dispatch, Error, Experts, Layout, Memory, Receive, Result, Routed,
+    handle::{EpDispatch, PARTS},
+    launch::{Direction, Launch},
+    scratch::alignment_of,
+};
+
+impl Experts {
+    /// Sends each token once to every rank that has an expert of it, and puts what comes into the layout. All ranks make this
+    /// call, with the same micro-batch, and each with its own layout. It does not block; the routing may be used as soon as it
+    /// returns.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for memory that does not fit; [`Error::TooManyTokens`] for more than the capacity, which is an
+    /// error of the other ranks, too, when they look; what is wrong with earlier calls, as [`Self::check`] finds it.
+    pub fn dispatch(&self, dispatch: &Dispatch, stream: &Stream) -> Result<Routed> {
+        let (launch, routed) = self.dispatch_launch(dispatch)?;
+        self.put(&launch, stream)?;
+        self.accepted(routed)
+    }
+
+    /// Does the first half of a dispatch: sends the tokens, and waits for none that come. The program calls
+    /// [`Receive::receive`] when it needs them; the kernels that it launches meanwhile run while the tokens travel. Other ranks
+    /// may make this call or [`Self::dispatch`].
+    ///
+    /// # Errors
+    /// The same as of [`Self::dispatch`].
+    pub fn dispatch_send(&self, dispatch: &Dispatch, stream: &Stream) -> Result<(Routed, Receive)> {
+        let (launch, routed) = self.dispatch_launch(dispatch)?;
+        if dispatch.tokens > self.handle.capacity as usize {
+            // It sends none, so there is nothing to do meanwhile.
+            self.put(&launch, stream)?;
+        }
+        let routed = self.accepted(routed)?;
+        Ok((routed, self.put_send(launch, stream)?))
+    }
+
+    /// An error for the routing of more tokens than the capacity.
+    fn accepted(&self, routed: Routed) -> Result<Routed> {
+        let capacity = self.handle.capacity as usize;
+        if routed.tokens > capacity {
+            return Err(Error::TooManyTokens { rank: self.rank_in_job(), capacity });
+        }
+        Ok(routed)
+    }
+
+    fn dispatch_launch(&self, dispatch: &Dispatch) -> Result<(Launch, Routed)> {
+        self.check()?;
+        self.check_micro_batch(dispatch.micro_batch)?;
+        self.check_received(dispatch.micro_batch)?;
+        let Dispatch { tokens, ids, weights, rows, .. } = dispatch;
+        let (count, choices) = (*tokens as u64, u64::from(self.handle.top_k));
+        let refused = count > u64::from(self.handle.capacity);
+        let sent = if refused { 0 } else { count };
+        let tables = self.engine.tables.take(&self.engine.gpu, self.engine.table_bytes)?;
+        let mut call = self.call(&tables, sent, rows, dispatch.layout, &dispatch.out)?;
+        self.set_columns(&mut call, dispatch.layout, dispatch.column_major)?;
+        call.micro_batch = dispatch.micro_batch as u32;
+        call.refused = refused.into();
+        call.zero = (dispatch.zero_rest && dispatch.layout != Layout::Rank).into();
+        let id_bytes = dispatch.id_type.size();
+        call.id_bytes = id_bytes as u32;
+        call.ids = ids.at_least("topk_ids", sent * choices * id_bytes, id_bytes)?;
+        call.weights = match weights {
+            Some(weights) => weights.at_least("topk_weights", sent * choices * 4, 4)?,
+            None => DevicePtr::NULL,
+        };
+        let all = u64::from(self.handle.ranks) * u64::from(self.handle.capacity);
+        let of_layout = if dispatch.layout == Layout::Rank { all } else { call.out_rows };
+        for (at, memory, what, row, alignment) in [
+            (&mut call.out_ids, &dispatch.ids_into, "the memory for ids", choices * id_bytes, id_bytes),
+            (&mut call.out_weights, &dispatch.weights_into, "the memory for weights", choices * 4, 4),
+            (&mut call.out_sources, &dispatch.sources_into, "the memory for sources", 8, 4),
+        ] {
+            if let Some(memory) = memory {
+                *at = memory.at_least(what, of_layout * row, alignment)?;
+            }
+        }
+        let ranks = u64::from(self.handle.ranks);
+        for (at, memory, what, bytes, alignment) in [
+            (
+                &mut call.added_counts,
+                &dispatch.add_counts_to,
+                "the memory for counts",
+                4 * u64::from(self.handle.local),
+                4,
+            ),
+            (&mut call.added_waits, &dispatch.add_waits_to, "the memory for waits", 8 * ranks, 8),
+        ] {
+            if let Some(memory) = memory {
+                *at = memory.at_least(what, bytes, alignment)?;
+            }
+        }
+        let along = [
+            &dispatch.ids_into,
+            &dispatch.weights_into,
+            &dispatch.sources_into,
+            &dispatch.add_counts_to,
+            &dispatch.add_waits_to,
+        ];
+        let memories = [ids].into_iter().chain(weights).chain(rows).chain(&dispatch.out);
+        let memories = memories.chain(along.into_iter().flatten());
+        let launch = self.launch_of(Direction::Dispatch, dispatch.micro_batch, call, &tables, memories);
+        let routed = Routed {
+            tables,
+            tokens: *tokens,
+            layout: dispatch.layout,
+            micro_batch: dispatch.micro_batch,
+            out_rows: call.out_rows,
+            column_major: dispatch.column_major,
+            of: self.engine.number,
+            handle: self.handle,
+            scratch: self.handle.scratch[self.rank()]
+                .add(dispatch.micro_batch as u64 * self.handle.places.micro_batch_bytes),
+        };
+        Ok((launch, routed))
+    }
+
+    /// Sends other rows the way of an earlier dispatch: the tensors of this rank's tokens, and the memory for those that come.
+    /// The layout is that of the routing. All ranks make this call, each with its own routing of the same dispatch.
+    ///
+    /// # Errors
+    /// The same as of [`Self::dispatch`]; [`Error::InvalidArgument`] for a routing of other experts.
+    pub fn dispatch_again(
+        &self,
+        routed: &Routed,
+        rows: &[Memory],
+        out: &[Memory],
+        stream: &Stream,
+    ) -> Result<()> {
+        self.check()?;
+        self.check_routed(routed)?;
+        self.check_received(routed.micro_batch)?;
+        if routed.layout == Layout::Rank && routed.handle.segment_bytes != self.handle.segment_bytes {
+            return Err(Error::InvalidArgument(
+                "rows of another payload than that of the dispatch cannot come in Layout::Rank".to_owned(),
+            ));
+        }
+        let mut call = self.call(&routed.tables, routed.tokens as u64, rows, routed.layout, out)?;
+        self.set_columns(
+            &mut call,
+            routed.layout,
+            routed.column_major && self.payload.travelling().len() > 1,
+        )?;
+        call.micro_batch = routed.micro_batch as u32;
+        call.again = 1;
+        let memories = rows.iter().chain(out);
+        let launch = self.launch_of(Direction::Dispatch, routed.micro_batch, call, &routed.tables, memories);
+        self.put(&launch, stream)
+    }
+
+    /// The parameter of a dispatch of so many tokens, with the memory of its tensors checked.
+    fn call(
+        &self,
+        tables: &DeviceBuffer,
+        tokens: u64,
+        rows: &[Memory],
+        layout: Layout,
+        out: &[Memory],
+    ) -> Result<EpDispatch> {
+        let mut call = EpDispatch {
+            ids: DevicePtr::NULL,
+            weights: DevicePtr::NULL,
+            rows: [DevicePtr::NULL; PARTS],
+            tables: tables.ptr(),
+            out: [DevicePtr::NULL; PARTS],
+            out_ids: DevicePtr::NULL,
+            out_weights: DevicePtr::NULL,
+            out_sources: DevicePtr::NULL,
+            added_counts: DevicePtr::NULL,
+            added_waits: DevicePtr::NULL,
+            out_rows: u64::MAX,
+            column_rows: 0,
+            tokens: tokens as u32,
+            id_bytes: 4,
+            layout: layout.number(),
+            alignment: 1,
+            micro_batch: 0,
+            again: 0,
+            refused: 0,
+            zero: 0,
+        };
+        let given = self.payload.given();
+        if rows.len() != given.len() {
+            let (gave, needed) = (rows.len(), given.len());
+            return Err(Error::InvalidArgument(format!("dispatch takes {needed} tensors, and got {gave}")));
+        }
+        for (i, ((at, memory), bytes)) in call.rows.iter_mut().zip(rows).zip(&given).enumerate() {
+            let what = format_args!("tensor {i} of dispatch");
+            *at = memory.at_least(what, tokens * bytes, alignment_of(*bytes))?;
+        }
+        if layout == Layout::Rank {
+            return Ok(call);
+        }
+        let coming = self.payload.travelling();
+        if out.len() != coming.len() {
+            let (gave, needed) = (out.len(), coming.len());
+            return Err(Error::InvalidArgument(format!(
+                "{layout:?} needs memory for {needed} tensors that come, and got {gave}"
+            )));
+        }
+        if let Layout::Flat { alignment } = layout {
+            if alignment == 0 {
+                return Err(Error::InvalidArgument("Layout::Flat with an alignment of 0".to_owned()));
+            }
+            call.alignment = alignment;
+        }
+        for (i, ((at, memory), bytes)) in call.out.iter_mut().zip(out).zip(&coming).enumerate() {
+            call.out_rows = call.out_rows.min(memory.bytes() / bytes);
+            let least = match layout {
+                Layout::Expert => {
+                    u64::from(self.handle.local * self.handle.ranks * self.handle.capacity) * bytes
+                }
+                _ => 0,
+            };
+            let what = format_args!("tensor {i} that comes to dispatch");
+            *at = memory.at_least(what, least, alignment_of(*bytes))?;
+        }
+        if layout == Layout::Expert {
+            call.out_rows = u64::from(self.handle.local * self.handle.ranks * self.handle.capacity);
+        }
+        Ok(call)
+    }
+
+    /// Notes how long the columns of the second tensor are, if it lies column by column.
+    fn set_columns(&self, call: &mut EpDispatch, layout: Layout, column_major: bool) -> Result<()> {
+        if !column_major {
+            return Ok(());
+        }
+        if layout == Layout::Rank || self.payload.travelling().len() < 2 {
+            return Err(Error::InvalidArgument(
+                "column_major() is for the second tensor of layouts that copy; there is none here".to_owned(),
+            ));
+        }
+        call.column_rows = match layout {
+            Layout::Expert => u64::from(self.handle.ranks * self.handle.capacity),
+            _ => call.out_rows,
+        };
+        Ok(())
+    }
+}

@@ -49,6 +49,7 @@ step_docs() {
         return 1
     fi
     python3 docs/check.py
+    python3 docs/figures/make.py --check
     python3 docs/paste.py --check
 }
 

@@ -1,29 +1,85 @@
 #!/usr/bin/env python3
-"""Writes the files from which the book's figures are drawn, with values of docs/performance.md and nothing else.
+"""Writes the files from which the book's figures are drawn, with values of the tables of docs/performance.md and its pages.
 
-Each table below is one of that page, named by its section and commit. Bandwidths there become times by the size. Pictures are
-drawn by `cargo xtask site`, with `mscclpp-bench plot`.
+    python3 docs/figures/make.py           reads the tables, and writes the files
+    python3 docs/figures/make.py --check   fails if a file has something else than its tables, and changes nothing
+
+Bandwidths in the tables become times by the size. `cargo xtask site --figures` draws the pictures, with `mscclpp-bench plot`.
 """
 
 import json
+import re
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SIZES = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+DOCS = HERE.parent
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+SIZE = re.compile(r"(\d+) (B|KiB|MiB|GiB)")
 
 
-def size(text):
-    return int(text[:-1]) * SIZES[text[-1]]
+def size(cell):
+    """The bytes of a cell that is a size, or None."""
+    match = SIZE.fullmatch(cell)
+    return match and int(match[1]) * UNITS[match[2]]
 
 
-def microseconds(bytes, value):
-    """A time, or a bandwidth in GB/s."""
-    return round(bytes / float(value[:-4]) / 1e3, 2) if isinstance(value, str) else value
+def microseconds(cell, bytes):
+    """The mean of the times in a cell, or the time of its bandwidth; None if the cell is empty."""
+    times, _, in_brackets = cell.replace("*", "").replace("\\", "").partition(" (")
+    bandwidth = re.search(r"([\d.]+) GB/s", in_brackets or times)
+    if bandwidth:
+        return round(bytes / float(bandwidth[1]) / 1e3, 2)
+    runs = [float(run) for run in times.split(", ") if run]
+    return round(sum(runs) / len(runs), 3) if runs else None
 
 
-def row(workload, variant, at, value):
-    bytes = size(at)
-    us = microseconds(bytes, value)
+def table(page, heading, title):
+    """The rows of the table below a heading whose first row of cells begins with the title."""
+    text = (DOCS / page).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+        if rows[0][: len(title)] == title:
+            return [rows[0], *rows[2:]]
+    sys.exit(f"docs/{page} has no table that begins with {title} below {heading}")
+
+
+def by_size(page, heading, title, wanted):
+    """The times of one row of a table that has a column for each size: the best of the lines `wanted`, below the row's name."""
+    name, lines = wanted
+    head, *rows = table(page, heading, title)
+    found, current = {}, None
+    for row in rows:
+        current = row[0].strip("`") or current
+        if current != name or (len(title) > 1 and row[1] not in lines):
+            continue
+        for at, cell in zip(head, row):
+            us = size(at) and microseconds(cell, size(at))
+            if us:
+                found[size(at)] = min(us, found.get(size(at), us))
+    if not found:
+        sys.exit(f"docs/{page} has no row {wanted} below {heading}")
+    return found
+
+
+def by_row(heading, wanted):
+    """The times of a workload in a table of channels.md that has a row for each size, and names the workload in its first one."""
+    found, current = {}, None
+    workload, variant = wanted
+    for cells in table("performance/channels.md", heading, ["what", "median"]):
+        *names, at = cells[0].split(", ")
+        if names and names[0].startswith("`"):
+            current = [names[0].strip("`"), *names[1:]]
+        elif names and size(at):
+            current = [current[0], *names]
+        if size(at) and current == [workload, *variant]:
+            found[size(at)] = microseconds(cells[1], size(at))
+    if not found:
+        sys.exit(f"docs/performance/channels.md has no row {wanted} below {heading}")
+    return found
+
+
+def row(workload, variant, bytes, us):
     bandwidth = bytes / us / 1e3
     return {
         "workload": workload,
@@ -38,63 +94,68 @@ def row(workload, variant, at, value):
     }
 
 
-def figure(name, commit, series):
-    rows = [row(workload, variant, at, value) for (workload, variant), of in series.items() for at, value in of.items()]
+def figure(commit, devices, series):
     machine = {
         "platform": "cuda",
-        "devices": ["NVIDIA H200"] * 2,
+        "devices": devices,
         "driver": "580.159.04",
         "transport": "CudaIpc",
         "commit": commit,
         "cores": 32,
     }
+    rows = [row(*name, bytes, us) for name, points in series.items() for bytes, us in points.items()]
     report = {"machine": machine, "rows": rows, "notes": ["made by docs/figures/make.py of docs/performance.md"]}
-    (HERE / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    return json.dumps(report, indent=1) + "\n"
 
 
-# "Messages between two GPUs" and "Port channels between two GPUs".
-figure(
-    "channels",
-    "b0202a7, 57c9566 and 15751d3",
-    {
-        ("memory-put", ""): {"1K": 3.77, "1M": 6.80, "128M": "349GB/s"},
-        ("memory-get", ""): {"1K": 2.85, "1M": 5.69, "128M": "332.8GB/s"},
-        ("memory-put-packets", "LL16"): {"1K": 3.08, "1M": 9.34, "128M": "170.4GB/s"},
-        ("memory-put-packets", "LL128"): {"1K": 3.17, "1M": 7.06, "128M": "305.5GB/s"},
-        ("port-put", "in kernel"): {
-            "1K": 4.50,
-            "4K": 4.87,
-            "16K": 5.11,
-            "64K": 6.40,
-            "256K": 11.6,
-            "1M": 16.3,
-            "4M": 26.2,
-            "16M": 60.0,
-            "64M": 189,
-            "128M": 360,
+def beside_nccl(name):
+    """A collective between two GPUs and between four, and NCCL's better time at each size."""
+    sizes = ["", "", "1 KiB"]
+    two = ("performance.md", "Two GPUs", sizes)
+    four = ("performance.md", "Four GPUs", sizes)
+    return figure(
+        "b1a99baa and others",
+        ["2 x NVIDIA H200", "4 x NVIDIA H100"],
+        {
+            (name, "between two"): by_size(*two, (name, ["this"])),
+            ("NCCL", "between two"): by_size(*two, (name, ["NCCL, plain", "NCCL, windows"])),
+            (name, "between four"): by_size(*four, (name, ["this"])),
+            ("NCCL", "between four"): by_size(*four, (name, ["NCCL"])),
         },
-    },
-)
+    )
 
-# "Messages between two GPUs": LL16 and LL128 by size.
-AT = ["4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "2M", "4M"]
-figure(
-    "packets",
-    "229c639",
-    {
-        ("packets", "LL16"): dict(zip(AT, [3.312, 3.384, 3.454, 3.501, 3.664, 4.02, 4.81, 6.54, 9.21, 15.5, 28.6])),
-        ("packets", "LL128"): dict(zip(AT, [3.313, 3.358, 3.436, 3.456, 3.503, 3.75, 4.15, 5.24, 7.01, 10.6, 18.4])),
-    },
-)
 
-# "Collectives between two GPUs", all_reduce. NCCL was measured up to 64 MiB.
-AT = ["1K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M", "1G"]
-figure(
-    "all-reduce",
-    "b1a99baa",
-    {
-        ("all_reduce", ""): dict(zip(AT, [2.40, 2.83, 3.07, 4.16, 6.92, 17.0, 56.7, 203, 760, 2989])),
-        ("NCCL 2.28.3", ""): dict(zip(AT, [6.05, 6.97, 7.14, 8.60, 15.5, 33.5, 69.7, 232])),
-        ("NCCL 2.28.3", "with windows"): dict(zip(AT, [3.96, 4.68, 8.18, 8.49, 15.7, 28.5, 78.1, 302])),
-    },
-)
+def main():
+    messages, ports = "Messages between two GPUs", "Port channels between two GPUs"
+    h200 = ["NVIDIA H200"] * 2
+    channels = {
+        ("memory-put", ""): by_row(messages, ("memory-put", [])),
+        ("memory-get", ""): by_row(messages, ("memory-get", [])),
+        ("memory-put-packets", "LL16"): by_row(messages, ("memory-put-packets", ["LL16"])),
+        ("memory-put-packets", "LL128"): by_row(messages, ("memory-put-packets", ["LL128"])),
+        ("port-put", "in kernel"): by_row(ports, ("port-put --in-kernel", [])),
+    }
+    of_sizes = ("performance/channels.md", messages, ["size"])
+    packets = {("packets", name): by_size(*of_sizes, (name, [])) for name in ["LL16", "LL128"]}
+    figures = {
+        "all-reduce": beside_nccl("all_reduce"),
+        "all-gather": beside_nccl("all_gather"),
+        "channels": figure("b0202a7, 57c9566 and 15751d3", h200, channels),
+        "packets": figure("229c639", h200, packets),
+    }
+    stale = []
+    for name, text in figures.items():
+        file = HERE / f"{name}.json"
+        if file.exists() and file.read_text() == text:
+            continue
+        stale.append(file.name)
+        if "--check" not in sys.argv:
+            file.write_text(text)
+    if "--check" not in sys.argv:
+        print(f"written: {', '.join(stale)}" if stale else "all files are those of their tables")
+    elif stale:
+        sys.exit(f"{', '.join(stale)}: not what the tables have; run python3 docs/figures/make.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -232,7 +232,7 @@ impl Communicator {
     /// same call.
     ///
     /// The time of a signal depends on how far the token's page is from the link, and from the multiprocessor that waits.
-    /// The book's page `docs/performance.md` says how much can be gained. Use this call for semaphores that are made once
+    /// The page `docs/performance/channels.md` says how much can be gained. Use this call for semaphores that are made once
     /// and used much.
     ///
     /// Unlike the other calls this one blocks: it waits for the peer as [`Pending::wait`] does. So with several peers,

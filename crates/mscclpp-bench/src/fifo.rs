@@ -22,10 +22,10 @@ pub(crate) struct Options {
     /// simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: Option<u32>,
-    /// Launches that are not counted, before the ones that are.
+    /// The number of launches before the measurements; they do not count.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
-    /// Launches that count.
+    /// The number of launches that count.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// The number of triggers that the FIFO holds, a power of two from 2 to 4096.

@@ -64,7 +64,11 @@ const COLUMNS: [(&str, &[&str]); 14] = [
     ),
     ("            for collectives the protocol, blocks x threads", COLLECTIVES),
     ("  size      the size of the message that a side sends; exact in the JSON", &[]),
-    ("            here the number of rounds, ranks or threads, or milliseconds without work", OTHER_SIZES),
+    (
+        "            for signals, the FIFO, launches, the proxy and the bootstrap, the number of rounds, threads or ranks,\n            \
+         or milliseconds without work",
+        OTHER_SIZES,
+    ),
     (
         "  rounds    how many rounds were timed together\n  unit      the unit of all times in the row\n  median, min, max\n            \
          the time of one round, over all measurements",
@@ -74,7 +78,7 @@ const COLUMNS: [(&str, &[&str]); 14] = [
     ("  algbw     algorithm bandwidth in GB/s: the size divided by the median", &[]),
     (
         "  busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so\n            \
-         it equals algbw; the flags of packets do not count. For collectives it is what nccl-tests call so",
+         it equals algbw; the flags of packets do not count. For collectives it is counted as in nccl-tests",
         &[],
     ),
     (
@@ -82,8 +86,8 @@ const COLUMNS: [(&str, &[&str]); 14] = [
         COLLECTIVES,
     ),
     (
-        "  NCCL, windows, ratio\n            with --compare, the medians of NCCL, plain and with registered windows, and the best of \
-         them divided by\n            the row's own: above 1 the row is faster",
+        "  NCCL, windows, ratio\n            with --compare, NCCL's medians with plain memory and with registered windows, and the better of \
+         them divided by\n            the row's own: above 1 this library is faster",
         COMPARED,
     ),
     (

@@ -16,10 +16,10 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Launches that are timed together: fewer than a GPU's queue holds.
+    /// The number of launches that are timed together: fewer than a GPU's queue holds.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1000))]
     iters: u32,
-    /// Measurements that are not counted, before the ones that are.
+    /// The number of measurements at the beginning that do not count.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
     /// The number of measurements.

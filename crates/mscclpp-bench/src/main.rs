@@ -1,8 +1,7 @@
-//! `mscclpp-bench`: the workloads of this project, each by its name.
+//! `mscclpp-bench`: a program that measures each part of the library, checks the results, and compares.
 //!
-//! Every row names the machine, is checked for correctness, and gives the median of its repeats with minimum and
-//! maximum. Rows of the platform `sim` are of devices simulated on the CPU: they show regressions, but never a GPU's
-//! speed.
+//! Every row names the machine, and gives the median of its repeats with minimum and maximum. Rows of the platform `sim` come
+//! from devices simulated on the CPU: they show that a change made something slower, and say nothing about a GPU.
 
 mod bare_verbs;
 mod block;
@@ -61,12 +60,11 @@ use table::{Stream, Table};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Benchmarks of mscclpp.
+/// Measures each part of mscclpp, and checks the results. `doctor` tests what this machine can do.
 ///
-/// Each workload is called by its name, checks its results, and prints one row for each size and variant. On a machine
-/// without GPUs, workloads run on devices simulated on the CPU (platform `sim`), whose times say nothing about GPUs.
-/// On a machine with a single GPU, the processes of a workload take turns on it, some milliseconds each, and the times
-/// show that. `doctor` reports what a machine can do, and why it cannot do the rest.
+/// A workload prints one row for each size and variant. Without GPUs, it runs on devices simulated on the CPU (platform
+/// `sim`), and the times say nothing about GPUs. On a single GPU, the processes of a workload take turns of some
+/// milliseconds, so the times are too long.
 #[derive(Parser)]
 #[command(name = "mscclpp-bench", after_help = help::columns(None))]
 struct Arguments {
@@ -76,67 +74,69 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Two processes, one thread on each device: one side signals, the other waits, in turns. Time of one hop.
+    /// Measures a signal: two devices signal each other in turns, with one thread each. The time is that of one hop.
     SignalPingpong(BetweenRanks<signal_pingpong::Options>),
-    /// Two processes, one block each: messages of LL8 packets back and forth, checked. Time of one hop.
+    /// Measures a message in LL8 packets, sent back and forth between two devices by one block each. The time is that of one
+    /// hop.
     Ll8Pingpong(BetweenRanks<packet_pingpong::Options>),
-    /// Like ll8-pingpong, with LL16 packets.
+    /// Measures the same in LL16 packets.
     Ll16Pingpong(BetweenRanks<packet_pingpong::Options>),
-    /// Two processes that put into each other's memory at once: handshake, put, signal and wait.
+    /// Measures puts through memory channels, in both directions at once: handshake, put, signal, wait.
     MemoryPut(BetweenRanks<memory::CopyOptions>),
-    /// Two processes that get from each other's memory at once: handshake, get.
+    /// Measures gets through memory channels, in both directions at once: handshake, get.
     MemoryGet(BetweenRanks<memory::CopyOptions>),
-    /// Two processes that put packets into each other's memory at once: handshake, put, unpack.
+    /// Measures puts of packets through memory channels, in both directions at once: handshake, put, unpack.
     MemoryPutPackets(BetweenRanks<memory::PacketOptions>),
-    /// Two processes that put to each other at once through port channels, one thread each: signal, wait, put with
+    /// Measures puts through port channels, in both directions at once, by one thread on each device: signal, wait, put with
     /// signal, wait.
     PortPut(BetweenRanks<ports::PutOptions>),
-    /// Two processes, one block each: messages back and forth through port channels, checked. Time of a round trip.
+    /// Measures a message through port channels, sent back and forth by one block on each device. The time is that of a round
+    /// trip.
     PortPingpong(BetweenRanks<ports::PingPongOptions>),
-    /// Like port-pingpong, with LL16 packets and no waits.
+    /// Measures the same in LL16 packets, without waits for signals.
     PortPacketPingpong(BetweenRanks<ports::PacketOptions>),
-    /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as possible.
+    /// Measures the FIFO: threads of one block push triggers, and a proxy takes them, one at a time or as fast as possible.
     Fifo(Alone<fifo::Options>),
-    /// The time that a launch takes on the thread that makes it: with values and with objects, on a stream of the library and of
-    /// others, and captured. Compared with the driver's own call.
+    /// Measures how long a launch keeps the thread that makes it, beside the driver's own call: with values and with objects as
+    /// arguments, on streams of the library and of others, and captured into a graph.
     Launches(Alone<launch_cost::Options>),
-    /// The processor time of an idle proxy, and how long the first trigger after the idle time waits.
+    /// Measures an idle proxy: its processor time, and how long the first trigger after the idle time waits.
     ProxyIdle(Alone<proxy_idle::Options>),
-    /// One process puts into the other's memory over Ethernet connections. Compared with a plain socket.
+    /// Measures puts over Ethernet from one process to another, beside a plain socket.
     EthernetBw(BetweenRanks<ethernet_bw::Options>),
-    /// One process puts into the other's memory over RDMA adapters. Compared with bare verbs that post the same
-    /// requests.
+    /// Measures puts over RDMA adapters from one process to another, beside bare verbs that post the same requests.
     IbBw(BetweenRanks<ib::BandwidthOptions>),
-    /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters. Compared with bare verbs.
-    /// Time of a round trip.
+    /// Measures round trips of 8 bytes with a signal over RDMA adapters, beside bare verbs.
     IbLat(BetweenRanks<ib::LatencyOptions>),
-    /// An all_reduce (sum) of the library's collectives between processes, optionally beside NCCL's. Sizes and bandwidths as
-    /// in nccl-tests.
+    /// Measures all_reduce (sum), with --compare beside NCCL. Sizes and bandwidths are counted as in nccl-tests.
     AllReduce(BetweenRanks<collectives::Options>),
-    /// Like all-reduce: an all_gather. The size is that of a rank's result.
+    /// Measures all_gather, as all-reduce does. The size is that of a rank's result.
     AllGather(BetweenRanks<collectives::Options>),
-    /// Like all-reduce: a reduce_scatter (sum). The size is that of a rank's input.
+    /// Measures reduce_scatter (sum), as all-reduce does. The size is that of a rank's input.
     ReduceScatter(BetweenRanks<collectives::Options>),
-    /// Like all-reduce: an all_to_all. The size is that of a rank's input.
+    /// Measures all_to_all, as all-reduce does. The size is that of a rank's input.
     AllToAll(BetweenRanks<collectives::Options>),
-    /// Finds which protocol, blocks and threads are fastest for each collective and size, between processes. Prints them as a
-    /// table for the library.
+    /// Finds the protocol, blocks and threads that are fastest for each collective and size, and prints them as a table for the
+    /// library.
     Tune(BetweenRanks<collectives::TuneOptions>),
-    /// Two processes, an all_reduce of f16 followed by residual and RMSNorm: in one launch, in two, and without them.
+    /// Measures an all_reduce of f16 with residual and RMSNorm: all in one launch, in two launches, and the all_reduce alone.
     AllReduceRmsnorm(BetweenRanks<rms_norm::Options>),
-    /// Dispatch and combine of a mixture-of-experts layer between processes, beside the collectives that do the same work.
+    /// Measures dispatch and combine of a mixture-of-experts layer, beside the collectives that do the same work.
     Experts(BetweenRanks<experts::Options>),
-    /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
+    /// Measures how a job forms, with threads as ranks: initialise, all_gather of 256 bytes, barrier.
     Bootstrap(Alone<bootstrap::Options>),
-    /// Repeats earlier measurements, and fails, naming each row that has become slower.
+    /// Measures rows again that were measured before, and fails if one has become slower.
     ///
-    /// A row is repeated before it counts as slower, and the spread of its repeats is shown. With --against, another build of
-    /// this program is measured in turns. Each row is measured once; nothing is repeated after four minutes (--limit).
+    /// Each row is measured once. One that looks slower is repeated before it counts, and the spread of its repeats is shown;
+    /// nothing is repeated after four minutes (--limit). With --against, another build of this program is measured in turns
+    /// with this one.
     Hold(hold::Options),
-    /// Tests what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers, limits. Gives a reason and
-    /// a remedy for everything that does not work. Changes nothing, needs no root, and does not hang.
+    /// Tests what this machine can do, and says for everything that does not work why, and what to do about it.
+    ///
+    /// It looks at platforms, devices, peer access, RDMA, interfaces, compilers and limits. It changes nothing and needs no
+    /// root. A test that does not end is stopped.
     Doctor(doctor::Options),
-    /// Draw time and bandwidth over size as an SVG, from files written by --json and tables of nccl-tests.
+    /// Draws time and bandwidth over size as an SVG, from files of --json and from tables of nccl-tests.
     Plot(plot::Options),
 }
 

@@ -29,10 +29,10 @@ pub(crate) struct Messages {
 /// The options of every workload that moves data.
 #[derive(Args)]
 pub(crate) struct Measuring {
-    /// Rounds that are timed together.
+    /// The number of rounds that are timed together.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iters: Option<u32>,
-    /// Runs of all rounds that are not counted, before the measurements that are.
+    /// The number of runs of all rounds before the measurements; they do not count.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
     /// The number of measurements.

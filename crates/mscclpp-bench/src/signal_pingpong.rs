@@ -21,8 +21,8 @@ pub(crate) struct Options {
     /// GPU].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: Option<u32>,
-    /// The number of launches that count. Each has its tokens at another place in memory, where one launch that does not count
-    /// comes first. The place that is chosen as the best of as many others (64 at most) has 7 launches.
+    /// The number of places in memory that are measured, each by one launch after one that does not count. The fastest of as many
+    /// other places, 64 at most, is measured by 7 launches.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
     repeats: u32,
     #[command(flatten)]

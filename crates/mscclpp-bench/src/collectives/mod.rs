@@ -85,7 +85,7 @@ pub(crate) struct Options {
     /// The transport between ranks on different nodes: Ethernet, or IB0 to IB7.
     #[arg(long, default_value_t = Transport::ETHERNET, value_name = "TRANSPORT")]
     between_nodes: Transport,
-    /// The number of connections that carry data between nodes, instead of the usual number.
+    /// The number of connections that carry data between nodes [default: the library's].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
     connections: Option<u32>,
     #[command(flatten)]

@@ -57,7 +57,7 @@ pub(crate) struct Options {
 pub(crate) struct CopyOptions {
     #[command(flatten)]
     options: Options,
-    /// Add rows of bulk copies, by blocks of one warp: by 1, 2, 4, 8 and 16 blocks, or by those of --blocks. Needs
+    /// Add rows of bulk copies, made by 1, 2, 4, 8 and 16 blocks of one warp, or by as many blocks as --blocks says. They need
     /// devices of compute capability 9.0, or simulated ones.
     #[arg(long)]
     bulk: bool,

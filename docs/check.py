@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Checks the book and the Markdown files at the root: links, the headings they point to, the list of pages, and the README's figures.
+"""Checks the book and the Markdown files at the root: links, the headings they point to, the list of pages,
+the README's figures, and the page of Python names.
 
 Prints what is wrong and exits with 1, or says that all is well. Links to other sites are not followed.
 """
 
+import ast
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "docs/src"
+PACKAGE = ROOT / "crates/mscclpp-python/python/mscclpp"
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 NUMBER = re.compile(r"\d[\d.]*\d|\d")
@@ -60,10 +63,53 @@ def check_figures():
     )
 
 
+def names_in(module):
+    """The names in a module's `__all__`, by the text of its file."""
+    for node in ast.parse((PACKAGE / f"{module}.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def methods_of(name, *places):
+    """The public methods of a class, and of the classes that it is derived from: modules and names."""
+    return {
+        f"{name}.{method.name}"
+        for module, of in places
+        for node in ast.parse((PACKAGE / f"{module}.py").read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == of
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_")
+    }
+
+
+def check_python_names():
+    """The page of Python names has each name of the package once, and no other: those of `__all__` in each module."""
+    page = BOOK / "python-names.md"
+    listed = []
+    for section in page.read_text().split("\n## ")[1:]:
+        of = re.match(r"Methods of `(\w+)`", section)
+        prefix = f"{of[1]}." if of else ""
+        cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+        listed += [prefix + name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    offered = names_in("__init__")
+    for file in PACKAGE.glob("[a-z]*.py"):
+        offered |= {f"{file.stem}.{name}" for name in names_in(file.stem)}
+    # Modules that are imported by themselves, and those whose functions stand in a module's line.
+    offered = {name for name in offered if not name.startswith("numa.")} | {"torch", "nccl"}
+    offered |= methods_of("Collectives", ("_collectives", "Collectives"), ("_on_device", "OnDevice"))
+    offered |= methods_of("CommGroup", ("_group", "CommGroup"))
+    where = page.relative_to(ROOT)
+    problems.extend(f"{where}: {name} is missing" for name in sorted(offered - set(listed)))
+    problems.extend(f"{where}: there is no {name}" for name in sorted(set(listed) - offered))
+    problems.extend(f"{where}: {name} stands there twice" for name in sorted({n for n in listed if listed.count(n) > 1}))
+
+
 pages = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "crates").glob("*/README.md")])
 for page in pages:
     check_links(page)
 check_summary()
 check_figures()
+check_python_names()
 print("\n".join(problems) or f"{len(pages)} pages: all links lead somewhere")
 sys.exit(bool(problems))

@@ -14,16 +14,15 @@
 //! Collectives and news of failures run along the tree. Messages between two ranks run over a connection that is opened when
 //! it is first needed.
 //!
-//! If a rank dies meanwhile, all others get an error that names it, as soon as rank 0 sees its connection end. A rank
-//! that dies before it has proved who it is, is not known to anybody: the time-out of initialisation names it as
-//! missing. In the same way a rank that has not reached rank 0 names rank 0 as missing, whether that rank died or
-//! never came.
+//! If a rank dies while the job forms, all others get an error that names it, as soon as rank 0 sees its connection end. If
+//! it dies before it has proved who it is, nobody knows it, and the timeout of initialisation names it as missing. A rank
+//! that does not reach rank 0 names rank 0 as missing, whether that rank died or never came.
 //!
 //! # How the code is laid out
 //! `protocol` defines the messages between ranks: frames, the handshake, message assembly and order, flow control,
 //! the table of ranks. `job` is one rank as a state machine without sockets, threads and clocks: events go in,
 //! actions come out. `tcp` drives it: one thread per rank owns all its sockets. `collective` is written over plain
-//! messages and serves both kinds of bootstrap. In `inbox` callers wait.
+//! messages and serves both kinds of bootstrap. Callers wait in `inbox`.
 //!
 //! # Threat model
 //! If the job has a key, a stranger who does not know it and connects to a rank cannot join the job, nor stop it from forming,
@@ -31,8 +30,8 @@
 //!
 //! A stranger may also answer at an address that a rank tries. An answer without a proof, a refusal included, is only
 //! a reason to try again. Silence costs five seconds, then the rank tries the next address. If there is only one
-//! address, the rank waits as long as the stranger keeps the connection open. The price of this is that a rank with a
-//! wrong key is told so only when its time is up.
+//! address, the rank waits as long as the stranger keeps the connection open. For the same reason, a rank with a wrong key
+//! learns of it only when its time is up.
 //!
 //! The handshake proves who opened a connection. The bytes after it are neither encrypted nor signed. So it does not
 //! keep out someone who can change traffic between the nodes, or who relays a handshake between two ranks. Members

@@ -1,7 +1,7 @@
-//! Collectives of GPUs, on one node or several: `all_reduce` and its like, over the channels of [`mscclpp`].
+//! `all_reduce` and its like between GPUs, on one node or several, over the channels of [`mscclpp`].
 //!
-//! All ranks make their [`Collectives`] together, and then the same calls in the same order, on [`DeviceSlice`]s. Bindings to
-//! other languages pass addresses: [`Collectives::enqueue`].
+//! All ranks make their [`Collectives`] together. Then they make the same calls in the same order, on [`DeviceSlice`]s. Bindings
+//! for other languages pass addresses to [`Collectives::enqueue`].
 //!
 //! | collective | what a rank gets |
 //! | --- | --- |
@@ -30,9 +30,10 @@
 //! not been run.
 //!
 //! # What it does not do yet
-//! Devices of a node that do not reach each other's memory are [nodes](CollectivesBuilder::node) of one rank each: all
-//! data between them goes through port channels, slowly. [Between nodes](CollectivesBuilder::between_nodes) there are
-//! up to 64 ranks, and some calls are for one node alone. [`Tuned`] says on what its selections rest.
+//! - If devices of a node cannot access each other's memory, each counts as a [node](CollectivesBuilder::node) of its own.
+//!   All data between them goes through port channels, which is slow.
+//! - Jobs of [several nodes](CollectivesBuilder::between_nodes) have at most 64 ranks, and some calls work on one node only.
+//! - Not all selections of protocols were measured: [`Tuned`] says which are predictions.
 
 mod choice;
 mod collectives;

@@ -23,7 +23,7 @@
 //!
 //! # How memory is shared
 //! Registering a region exports the allocation around it. Plain allocations are exported as a legacy IPC handle,
-//! virtual-memory allocations as a file descriptor, or as a fabric handle if they were made for nothing else. File
+//! virtual-memory allocations as a file descriptor, or as a fabric handle if they allow no file descriptor. File
 //! descriptors and legacy handles are tested between processes; importing fabric handles has not been run yet. The
 //! bytes that are sent to peers hold no handle. They hold the name of a Unix socket of the owner, and a random token.
 //! A peer that uses the region for the first time shows the token at that socket and gets the handle; a file

@@ -1,5 +1,5 @@
-//! RDMA adapters simulated in this process, behind the table of [`Verbs`]. They show behaviour that software RoCE
-//! cannot show, and that real adapters show only when they are broken.
+//! RDMA adapters simulated in this process, behind the table of [`Verbs`]. They show what soft RoCE never shows:
+//! data that overtakes other data, and faults that a real adapter has only when it is broken.
 //!
 //! A [`Fake`] is a world of devices that reach each other. Its [`table`](Fake::table) is used like libibverbs. It has
 //! devices, protection domains, memory with keys that are checked, completion queues with channels, and queue pairs
@@ -31,7 +31,7 @@
 //! requester says that the peer's adapter has the data, not that it is visible there. Atomics are acknowledged with
 //! their result.
 //!
-//! The next event is chosen at random among all that are possible. Everything happens in the end.
+//! The next event is chosen at random among all that are possible. Every event happens at some time.
 
 mod completion;
 mod config;

@@ -18,7 +18,7 @@
 //! | `sim` | streams of simulated devices, for C code |
 //! | `env`, `interface`, `report`, `statistics`, `recorder`, `dump`, `failure` | variables, lines for the user, errors |
 //!
-//! No two modules use each other, neither directly nor through others.
+//! The modules use each other without cycles.
 //!
 //! The book's page "In place of NCCL" (`docs/src/nccl.md`) says how to load it, what runs, and what is not covered.
 //!

@@ -1,4 +1,4 @@
-//! The common basis of all parts of this repository that talk to other processes.
+//! Addresses, sockets and handshakes for the crates of this repository that talk to other processes.
 //!
 //! - [`interface`]: the addresses of this node, and which of them to offer to peers;
 //! - [`socket`]: TCP sockets that do not block and that notice when the other node is gone;

@@ -1,4 +1,4 @@
-//! The services that a process needs from its operating system, whether or not it talks to others.
+//! The services that the crates of this repository need from the operating system, apart from networks and GPUs.
 //!
 //! - [`host`]: the identity of the node;
 //! - [`env`](mod@env): environment variables whose values have a form;

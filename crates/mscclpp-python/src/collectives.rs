@@ -53,8 +53,7 @@ pub(crate) struct PyRegistered(Mutex<Option<Registered>>);
 
 #[pymethods]
 impl PyCollectives {
-    /// Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have. `platform`
-    /// is "cuda", "hip" or "sim".
+    /// Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have.
     #[new]
     #[pyo3(signature = (communicator, device, max_blocks = None, scratch = None, calls_at_once = None, timeout_sec = None, check_calls = None, overlap = false))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
@@ -220,7 +219,7 @@ impl PyCollectives {
         .map_err(raised)
     }
 
-    /// Waits until all work of the stream is complete, at most for the time-out of the collectives, and raises an
+    /// Waits until all work of the stream is complete, at most for the timeout of the collectives, and raises an
     /// error if a collective failed.
     #[pyo3(signature = (stream: "int"))]
     fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {

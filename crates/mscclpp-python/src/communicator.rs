@@ -233,7 +233,7 @@ fn await_pending<T: Clone + Send + Sync + 'static>(
 /// Declares a future: an object that is complete when another rank has done its part.
 macro_rules! future {
     ($type:ident as $name:literal of $value:ty: $object:ident) => {
-        #[doc = concat!("Becomes a `", stringify!($value), "` when the other rank has sent its part.")]
+        #[doc = concat!("A future of a `", stringify!($value), "`, which is there when the other rank has sent its part.")]
         #[pyclass(name = $name, module = "mscclpp._mscclpp", frozen)]
         pub(crate) struct $type {
             inner: Owned<Pending<$value>>,

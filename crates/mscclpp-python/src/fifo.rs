@@ -15,7 +15,7 @@ use crate::{
     uint::{Uint, uint},
 };
 
-/// A 128-bit request of a device thread to its proxy.
+/// A trigger: 128 bits that a thread of a kernel pushes for its proxy.
 #[pyclass(name = "ProxyTrigger", module = "mscclpp._mscclpp", from_py_object, get_all, set_all, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PyProxyTrigger {

@@ -125,7 +125,7 @@ config! {
         service_level: i64 = [-1];
         /// The entry of the port's table of partition keys.
         pkey_index: i64 = [-1];
-        /// The time-out of an acknowledgement, as the exponent that InfiniBand uses.
+        /// The timeout of an acknowledgement, as the exponent that InfiniBand uses.
         timeout: i64 = [-1];
         /// How often a packet that was not acknowledged is sent again, 0 to 7.
         retry_count: i64 = [-1];

@@ -19,7 +19,7 @@ use crate::{
 };
 
 channel! {
-    /// A channel with which kernels synchronise.
+    /// A channel through which kernels signal a peer and wait for it.
     PyBaseMemoryChannel as "BaseMemoryChannel" of BaseMemoryChannel: BaseMemoryHandle, "make one of a semaphore",
     |channel| semaphore::peer(channel.semaphore())
 }
@@ -40,7 +40,7 @@ impl PyBaseMemoryChannel {
 }
 
 channel! {
-    /// A channel with which kernels move data.
+    /// A channel through which kernels read and write a peer's memory, signal, and wait.
     PyMemoryChannel as "MemoryChannel" of MemoryChannel: MemoryHandle, "make one of a semaphore", |channel| {
         let (peer, src, dst) = (semaphore::peer(channel.semaphore()), channel.src().size(), channel.dst().size());
         format!("{peer}, from {src} to {dst} bytes")

@@ -227,7 +227,7 @@ fn check_semaphore(
 }
 
 channel! {
-    /// A channel that signals, and copies between any memories of its service.
+    /// A channel through which kernels ask a proxy to signal, and to copy between any memories of its service.
     PyBasePortChannel as "BasePortChannel" of BasePortChannel: BasePortHandle, "make one with a ProxyService",
     |channel| semaphore::peer(channel.semaphore())
 }
@@ -256,7 +256,7 @@ impl PyBasePortChannel {
 }
 
 channel! {
-    /// A channel between a memory of this side and one of the peer's.
+    /// A channel through which kernels ask a proxy to copy from a memory of this rank to one of the peer, and to signal.
     PyPortChannel as "PortChannel" of PortChannel: PortHandle, "make one with a ProxyService", |channel| {
         let (peer, handle) = (semaphore::peer(channel.semaphore()), channel.device_handle());
         format!("{peer}, from memory {} to memory {}", handle.src.raw(), handle.dst.raw())

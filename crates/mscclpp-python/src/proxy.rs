@@ -171,8 +171,8 @@ macro_rules! stoppable {
                 if self.inner.is_open() { self.$stop(py) } else { Ok(()) }
             }
 
-            #[doc = concat!("Stops it as `", stringify!($stop), "()` does, and lets go of all that it has. Any other call then")]
-            /// raises. A second `close()` does nothing.
+            #[doc = concat!("Stops the proxy as `", stringify!($stop), "()` does, and frees what the object holds.")]
+            /// Any later call raises. A second `close()` does nothing.
             fn close(&self, py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
                 if !self.inner.is_open() {
                     return Ok(());

@@ -20,7 +20,7 @@ use crate::{
     waiting,
 };
 
-/// One side's part of a semaphore.
+/// One side's part of a semaphore, which is sent to the peer.
 #[pyclass(name = "SemaphoreStub", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PySemaphoreStub {
     inner: Owned<SemaphoreStub>,
@@ -97,7 +97,7 @@ impl SharedSemaphore {
     }
 }
 
-/// A pair of tokens, one at each end of a connection.
+/// Signals between the two ends of a connection. Each end has a token, which the signals of the other end increase.
 #[pyclass(name = "Semaphore", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PySemaphore {
     inner: Owned<Option<Arc<SharedSemaphore>>>,

@@ -142,7 +142,7 @@ impl PyHostToHost {
     }
 }
 
-/// A semaphore between kernels at both ends.
+/// A semaphore that kernels signal and kernels wait on.
 #[pyclass(name = "MemoryDevice2DeviceSemaphore", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyDeviceToDevice {
     inner: Owned<(DeviceToDeviceSemaphore, Arc<SharedSemaphore>)>,

@@ -1,7 +1,9 @@
-"""GPU communication from inside kernels.
+"""Moves data between GPUs, by collectives and by channels.
 
-Processes find each other (`CommGroup`, `TcpBootstrap`), connect their devices (`Communicator`), and kernels signal each
-other and move data through channels (`MemoryChannel`, `PortChannel`), whose `device_handle().raw` goes to them.
+A `CommGroup` connects the ranks of a job. `Collectives` has `all_reduce` and its like, on arrays of CuPy, PyTorch and
+NumPy. Through a `MemoryChannel` or a `PortChannel`, a kernel of yours writes to another GPU's memory and signals it. The
+modules `ep` (experts), `torch` (a backend of torch.distributed), `nccl` (this library in NCCL's place) and `utils`
+(kernels) have the rest.
 """
 
 import atexit as _atexit
@@ -92,15 +94,16 @@ except Error as _error:
 def synchronize(timeout_sec: float = 300.0, abort: _Any = None) -> None:
     """Wait until everything that was launched on the default stream of the current GPU is complete.
 
-    On simulated devices this takes the place of `cupy.cuda.runtime.deviceSynchronize()`. If it is not complete within
-    `timeout_sec`, an `Error` names the ranks that kernels wait for, through channels in the tuples that they were
-    launched with; the call can be repeated. If the kernels have ended, and waits through these channels failed, the
-    call raises the reason, once: a lost peer, an abort, a spin bound.
+    On simulated devices, call it in place of `cupy.cuda.runtime.deviceSynchronize()`.
 
-    With `abort`, no kernel is left running. It is what the kernels wait through: a channel, a semaphore, a
-    `ProxyService`, a `Communicator`, or a list of these. When the time is up it is aborted for good, and the kernels'
-    waits end. If they end in time, the call also raises what went wrong with waits through it, whatever arguments the
-    kernels had.
+    If the work is not complete within `timeout_sec`, an `Error` names the ranks that kernels wait for, as far as their
+    channels were in the tuple of a launch. The kernels go on running, and the call can be repeated. If the kernels have
+    ended because a wait through such a channel failed, the call raises the reason once: a lost peer, an abort, a spin
+    bound.
+
+    `abort` is what the kernels wait through: a channel, a semaphore, a `ProxyService`, a `Communicator`, or a list of
+    these. When the time is up, it is aborted for good, so that the kernels end. If the kernels end in time, the call
+    also raises what went wrong with waits through it, even if it was not in the tuple of a launch.
     """
     _mscclpp._synchronize(timeout_sec, abort)
 

@@ -102,7 +102,7 @@ class Algorithm:
         self._range = (low, high)
 
     def reset(self) -> None:
-        """Forget the buffers that it was executed with. It keeps none, so this does nothing."""
+        """Do nothing. In the original, this forgets buffers, of which this implementation keeps none."""
 
     def execute(
         self,
@@ -245,7 +245,7 @@ class AlgorithmCollectionBuilder:
 
 
 class Executor:
-    """An argument of `Algorithm.execute`, which does not use it. It cannot run execution plans."""
+    """An argument of `Algorithm.execute`, which ignores it. It cannot run execution plans."""
 
     def __init__(self, comm: Any) -> None:
         expect("comm", comm, Communicator, CommGroup)
@@ -256,7 +256,7 @@ class Executor:
         raise missing("Executor.execute, of execution plans,")
 
     def reset(self) -> None:
-        """Forget the plans that it has run. There are none, so this does nothing."""
+        """Do nothing. In the original, this forgets plans, of which this implementation has none."""
 
 
 class _Shared:

@@ -38,7 +38,7 @@ class Collectives(OnDevice):
     PyTorch, and then make the same calls in the same order. A call puts work into a stream, by default the current
     stream of the library of its array, and waits for no other rank. It can be captured in a graph. Arrays (CuPy,
     PyTorch, DLPack, NumPy on simulated devices) are contiguous, in C's order, and must live until the work is
-    complete; on simulated devices they are kept until `synchronize()`. Calls that only move take elements of any type.
+    complete; on simulated devices they are kept until `synchronize()`. Calls that only move data take elements of any type.
 
     `device` is the number of this rank's GPU, by default the current one. `synchronize()` gives up after `timeout`
     seconds, if given. With `check_calls`, or else `MSCCLPP_CHECK_CALLS=1` on all ranks, calls that do not match are an
@@ -161,8 +161,8 @@ class Collectives(OnDevice):
         return self._call("all_to_all", given, taken, given.length // self.size, "sum", 0, x, out, stream)
 
     def gather(self, x: Any, root: int, out: Any = None, stream: Any = None) -> Any:
-        """Give rank `root` the arrays `x` of all ranks, in their order. Elsewhere `out` is ignored, and None is
-        returned.
+        """Give rank `root` the arrays `x` of all ranks, in their order. On the other ranks, `out` is ignored and the
+        result is None.
         """
         if self.rank == self._rank("root", root):
             given, taken, out = self._pair(x, out, lambda array: (self.size, *array.shape))
@@ -172,8 +172,8 @@ class Collectives(OnDevice):
         return self._call("gather", given, taken, given.length, "sum", root, x, out, stream)
 
     def scatter(self, x: Any, root: int, out: Any, stream: Any = None) -> Any:
-        """Give each rank, in `out`, its part of `x` of rank `root`, along the first dimension. Elsewhere `x` is
-        ignored.
+        """Give each rank, in `out`, its part of `x` of rank `root`, along the first dimension. On the other ranks, `x`
+        is ignored.
         """
         taken = given = self._look("out", out, is_written=True)
         if self.rank == self._rank("root", root):
@@ -182,8 +182,8 @@ class Collectives(OnDevice):
         return self._call("scatter", given, taken, taken.length, "sum", root, x, out, stream)
 
     def send(self, x: Any, peer: int, stream: Any = None) -> None:
-        """Send `x` to a rank, which receives an array of the same length. In a `group()`, messages go at the same
-        time.
+        """Send `x` to a rank, which receives an array of the same length. Messages in one `group()` are sent at the
+        same time.
         """
         array = self._look("x", x)
         self._call("send", array, array, array.length, "sum", self._rank("peer", peer), x, None, stream)
@@ -199,13 +199,13 @@ class Collectives(OnDevice):
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Gather all calls of this thread in the block, and make them together at its end. If it raises, none is
-        made.
+        """Collect the calls that this thread makes in the `with` block, and make them together at its end. If the block
+        raises, none is made.
 
-        No call may read the output of another one. Calls that move go in one launch, and small all_reduces of one type
-        and operation in another.
-        Calls of several streams all go into the first stream. They wait for earlier work of the other streams, and
-        later work there waits for them.
+        No call may read the output of another one. Calls that only move data take one launch, and small all_reduces of
+        one type and operation take another.
+        If the calls name several streams, all go into the first one. They wait for earlier work of the other streams,
+        and later work of the other streams waits for them.
         """
         if self._of_thread.gathered is not None:
             raise _mscclpp.Error(
@@ -228,7 +228,7 @@ class Collectives(OnDevice):
             self._enqueue(requests, streams[0], arrays, streams[1:])
 
     def enqueue(self, requests: list[Request], stream: int = 0) -> None:
-        """Put collectives into a stream together, by addresses. Other libraries use it.
+        """Put collectives into a stream together, by addresses: for other libraries.
 
         A request is a tuple of kind, address of the input, address of the output, count, type, operation, and root or
         peer. Kinds are the names of the methods, and "all_gather_v", with a list of a count for each rank, and
@@ -239,7 +239,7 @@ class Collectives(OnDevice):
         self._made.enqueue(requests, stream)
 
     def abort(self, reason: str = "aborted by the program") -> None:
-        """End the waits of all ranks' calls. The collectives cannot be used any more."""
+        """End the calls of all ranks. The collectives cannot be used any more."""
         self._made.abort(reason)
 
     def split(self, color: int | None, key: int = 0) -> Collectives | None:

@@ -1,4 +1,4 @@
-"""All_reduces whose kernel goes on with the sums: with an epilogue of the program, or with RMSNorm."""
+"""`all_reduce` with more work in the same launch: an epilogue of the program, or RMSNorm."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Argument = bytes | tuple[int, int]
 
 
 def fused_all_reduce(epilogue: str, parameters: str = "", own: Collection[int] = ()) -> FusedAllReduce:
-    """Make an all_reduce that hands each row of sums to an epilogue, in one launch.
+    """Make an all_reduce that passes each row of sums to an epilogue, in one launch.
 
     `epilogue` is CUDA C++ that defines `template <class N> struct Epilogue`, as `mscclpp/collective_rows_device.hpp`
     describes it; the library's headers are included. `parameters` declares its members, in their order, like the

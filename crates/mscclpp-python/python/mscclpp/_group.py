@@ -35,7 +35,7 @@ class CommGroup:
 
     The ranks meet through an mpi4py communicator, a PyTorch process group, or at an address:
     `CommGroup(interfaceIpPortTrio="10.0.0.1:15000", rank=0, size=2)`, where the name of an interface may stand in
-    front of the address. `CommGroup.from_env()` reads all of it from the environment.
+    front of the address. `CommGroup.from_env()` reads rank, size and address from the environment.
 
     Two jobs may be given one address by mistake. An id that all ranks of a job share tells them apart: `job`, or else
     `MSCCLPP_JOB_ID`, or else the launcher's id. Without an id, both jobs fail with an error that says so. All ranks
@@ -80,8 +80,8 @@ class CommGroup:
         """Join the job that a launcher has started this process for: torchrun, mpirun, srun, an indexed job of
         Kubernetes.
 
-        The variables `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS` can say it, too. Two sources that
-        disagree are an error. The values are logged (at level INFO). Under torchrun the ranks meet through its store,
+        Without a launcher, set `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`. Two sources that disagree
+        are an error. The values are logged (at level INFO). Under torchrun the ranks meet through its store,
         where PyTorch is installed.
         """
         group = cls.__new__(cls)
@@ -134,7 +134,7 @@ class CommGroup:
     def make_connection(
         self, all_ranks: int | Iterable[int], endpoints: _Local | Mapping[int, _Local], use_switch: bool = False
     ) -> dict[int, Connection]:
-        """Connect with ranks, each of which does the same. Returns the connections by rank, when both sides have
+        """Connect with ranks, each of which makes the same call. Returns the connections by rank, when both sides have
         theirs.
 
         `endpoints` is a Transport or an EndpointConfig for all ranks, or a dictionary by rank.

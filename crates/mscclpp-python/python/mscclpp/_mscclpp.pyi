@@ -29,7 +29,7 @@ def connect_nvls_collective(communicator: Any, all_ranks: Any, buffer_size: int)
 
 @final
 class BaseMemoryChannel:
-    """A channel with which kernels synchronise."""
+    """A channel through which kernels signal a peer and wait for it."""
     def __enter__(self, /) -> BaseMemoryChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     @overload
@@ -72,7 +72,7 @@ class BaseMemoryChannelDeviceHandle:
 
 @final
 class BasePortChannel:
-    """A channel that signals, and copies between any memories of its service."""
+    """A channel through which kernels ask a proxy to signal, and to copy between any memories of its service."""
     def __enter__(self, /) -> BasePortChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, semaphore_id: SupportsIndex | None = None, semaphore: Host2DeviceSemaphore | None = None, proxy: ProxyService | None = None) -> BasePortChannel: ...
@@ -478,10 +478,10 @@ class EndpointConfigIb:
         """The service level of packets."""
     @property
     def timeout(self, /) -> int:
-        """The time-out of an acknowledgement, as the exponent that InfiniBand uses."""
+        """The timeout of an acknowledgement, as the exponent that InfiniBand uses."""
     @timeout.setter
     def timeout(self, /, value: SupportsIndex) -> None:
-        """The time-out of an acknowledgement, as the exponent that InfiniBand uses."""
+        """The timeout of an acknowledgement, as the exponent that InfiniBand uses."""
     @property
     def traffic_class(self, /) -> int:
         """The traffic class of packets, 0 to 255."""
@@ -723,7 +723,7 @@ class IbMode:
 
 @final
 class MemoryChannel:
-    """A channel with which kernels move data."""
+    """A channel through which kernels read and write a peer's memory, signal, and wait."""
     def __enter__(self, /) -> MemoryChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     @overload
@@ -776,7 +776,7 @@ class MemoryChannelDeviceHandle:
 
 @final
 class MemoryDevice2DeviceSemaphore:
-    """A semaphore between kernels at both ends."""
+    """A semaphore that kernels signal and kernels wait on."""
     def __enter__(self, /) -> MemoryDevice2DeviceSemaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     @overload
@@ -821,7 +821,7 @@ class MemoryDevice2DeviceSemaphoreDeviceHandle:
 
 @final
 class PortChannel:
-    """A channel between a memory of this side and one of the peer's."""
+    """A channel through which kernels ask a proxy to copy from a memory of this rank to one of the peer, and to signal."""
     def __enter__(self, /) -> PortChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, semaphore_id: SupportsIndex | None = None, semaphore: Host2DeviceSemaphore | None = None, proxy: ProxyService | None = None, dst: SupportsIndex | None = None, src: SupportsIndex | None = None) -> PortChannel: ...
@@ -879,8 +879,8 @@ class Proxy:
         """Ends the proxy for good, and the waits of kernels on its FIFO."""
     def close(self, /) -> None:
         """
-        Stops it as `stop()` does, and lets go of all that it has. Any other call then
-        raises. A second `close()` does nothing.
+        Stops the proxy as `stop()` does, and frees what the object holds.
+        Any later call raises. A second `close()` does nothing.
         """
     def device_handle(self, /) -> FifoDeviceHandle:
         """The handle that kernels push triggers with."""
@@ -938,8 +938,8 @@ class ProxyService(BaseProxyService):
         """
     def close(self, /) -> None:
         """
-        Stops it as `stop_proxy()` does, and lets go of all that it has. Any other call then
-        raises. A second `close()` does nothing.
+        Stops the proxy as `stop_proxy()` does, and frees what the object holds.
+        Any later call raises. A second `close()` does nothing.
         """
     def health(self, /) -> None:
         """Raises the error that the service failed with, if it failed."""
@@ -954,7 +954,7 @@ class ProxyService(BaseProxyService):
 
 @final
 class ProxyTrigger:
-    """A 128-bit request of a device thread to its proxy."""
+    """A trigger: 128 bits that a thread of a kernel pushes for its proxy."""
     def __eq__(self, value: object, /) -> bool: ...
     def __ne__(self, value: object, /) -> bool: ...
     def __new__(cls, /, fst: "typing.SupportsIndex" = 0, snd: "typing.SupportsIndex" = 0) -> ProxyTrigger: ...
@@ -1119,7 +1119,7 @@ class Rendezvous:
 
 @final
 class Semaphore:
-    """A pair of tokens, one at each end of a connection."""
+    """Signals between the two ends of a connection. Each end has a token, which the signals of the other end increase."""
     def __enter__(self, /) -> Semaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, local_stub: SemaphoreStub | None = None, remote_stub: SemaphoreStub | None = None) -> Semaphore: ...
@@ -1145,7 +1145,7 @@ class Semaphore:
 
 @final
 class SemaphoreStub:
-    """One side's part of a semaphore."""
+    """One side's part of a semaphore, which is sent to the peer."""
     def __enter__(self, /) -> SemaphoreStub: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, connection: Connection) -> SemaphoreStub: ...
@@ -1165,21 +1165,21 @@ class SemaphoreStub:
 
 @final
 class SharedFuture_Connection:
-    """Becomes a `Connection` when the other rank has sent its part."""
+    """A future of a `Connection`, which is there when the other rank has sent its part."""
     def __repr__(self, /) -> str: ...
     def get(self, /) -> Connection:
         """Waits for the object and returns it. Every call returns the same object."""
 
 @final
 class SharedFuture_RegisteredMemory:
-    """Becomes a `RegisteredMemory` when the other rank has sent its part."""
+    """A future of a `RegisteredMemory`, which is there when the other rank has sent its part."""
     def __repr__(self, /) -> str: ...
     def get(self, /) -> RegisteredMemory:
         """Waits for the object and returns it. Every call returns the same object."""
 
 @final
 class SharedFuture_Semaphore:
-    """Becomes a `Semaphore` when the other rank has sent its part."""
+    """A future of a `Semaphore`, which is there when the other rank has sent its part."""
     def __repr__(self, /) -> str: ...
     def get(self, /) -> Semaphore:
         """Waits for the object and returns it. Every call returns the same object."""
@@ -1288,10 +1288,7 @@ class _Collectives:
     def __enter__(self, /) -> _Collectives: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool | None = None, overlap: bool = False) -> _Collectives:
-        """
-        Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have. `platform`
-        is "cuda", "hip" or "sim".
-        """
+        """Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have."""
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str) -> None:
         """Ends the waits of this rank's calls, and those of all other ranks' calls."""
@@ -1352,7 +1349,7 @@ class _Collectives:
         """
     def synchronize(self, /, stream: "int") -> None:
         """
-        Waits until all work of the stream is complete, at most for the time-out of the collectives, and raises an
+        Waits until all work of the stream is complete, at most for the timeout of the collectives, and raises an
         error if a collective failed.
         """
 

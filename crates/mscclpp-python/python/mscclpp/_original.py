@@ -1,4 +1,4 @@
-"""Names of the C++ original: those in its extension module, and those of parts that do not exist here."""
+"""The names of the C++ original that its extension module has, or whose parts do not exist here."""
 
 import enum
 import os
@@ -37,11 +37,11 @@ class AlgorithmBuilder(_Absent):
 
 
 class SwitchChannel(_Absent):
-    """A channel through a switch that computes. It does not exist here."""
+    """A channel through a switch that computes (NVLS). It does not exist here."""
 
 
 class NvlsConnection(_Absent):
-    """A connection of several GPUs through a switch. It does not exist here."""
+    """A connection of several GPUs through a switch (NVLS). It does not exist here."""
 
 
 def _absent(name: str) -> Callable[..., Any]:

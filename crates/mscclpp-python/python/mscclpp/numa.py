@@ -12,7 +12,7 @@ def get_device_numa_node(device_id: int) -> int:
 
 
 def numa_bind(node: int) -> None:
-    """Let this thread, and those it starts, run on the CPUs of a node only. If the node is -1, nothing changes."""
+    """Keep this thread, and those that it starts, on the CPUs of a NUMA node. If the node is -1, nothing changes."""
     if node != -1:
         _mscclpp._bind_to_node(node)
 

@@ -46,8 +46,8 @@ class _Coalescing(threading.local):
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """Ranks of a job. `torch.distributed.init_process_group("mscclpp")` and `new_group` make it.
 
-    A group with a `device_id` makes the communicator at once; otherwise the first collective with CUDA tensors does,
-    on all ranks. Until then a message between two ranks makes a communicator of those two.
+    With a `device_id`, the group makes its communicator at once. Without one, the first collective with CUDA tensors
+    makes it, on all ranks. A message between two ranks before that makes a communicator of these two.
     """
 
     def __init__(

@@ -218,9 +218,9 @@ def stream_handle(stream: Any) -> int | None:
 class KernelBuilder:
     """Compiles a kernel, which must be `extern "C"`, from a file of CUDA C++.
 
-    The file is looked for in `file_dir`, or without that in the current folder, beside the file that calls this, and
-    beside the program. The headers of this library are found without further options. Compiled code is kept in a
-    cache.
+    The file is looked for in `file_dir`. Without `file_dir`, it is looked for in the current folder, beside the file
+    that calls this, and beside the program. The headers of this library are found without further options. Compiled
+    code is kept in a cache.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ enum Command {
     /// Measures a message in LL8 packets, sent back and forth between two devices by one block each. The time is that of one
     /// hop.
     Ll8Pingpong(BetweenRanks<packet_pingpong::Options>),
-    /// Measures the same in LL16 packets.
+    /// Measures what ll8-pingpong does, in LL16 packets.
     Ll16Pingpong(BetweenRanks<packet_pingpong::Options>),
     /// Measures puts through memory channels, in both directions at once: handshake, put, signal, wait.
     MemoryPut(BetweenRanks<memory::CopyOptions>),
@@ -93,7 +93,7 @@ enum Command {
     /// Measures a message through port channels, sent back and forth by one block on each device. The time is that of a round
     /// trip.
     PortPingpong(BetweenRanks<ports::PingPongOptions>),
-    /// Measures the same in LL16 packets, without waits for signals.
+    /// Measures what port-pingpong does, in LL16 packets and without waits for signals.
     PortPacketPingpong(BetweenRanks<ports::PacketOptions>),
     /// Measures the FIFO: threads of one block push triggers, and a proxy takes them, one at a time or as fast as possible.
     Fifo(Alone<fifo::Options>),

@@ -31,7 +31,7 @@ pub(super) fn open(teller: &Teller, mut failed: impl FnMut(usize, &Error)) -> Ve
 
 pub(super) fn examine(teller: &Teller) {
     let gpus = open(teller, |id, error| {
-        let remedy = "see nvidia-smi: another process may use it alone, or it has failed";
+        let remedy = "look at nvidia-smi: another process may use the device alone, or the device has failed";
         teller.found(Devices.problem(format!("device {id}"), error, remedy));
     });
     if gpus.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn examine(teller: &Teller) {
         gpu_direct::examine(teller, gpu);
     }
     if gpus.first().is_some_and(|gpu| gpu.platform() == Platform::Sim) {
-        let text = "memory of simulated devices is host memory, and adapters reach it as that";
+        let text = "adapters reach memory of simulated devices as host memory";
         teller.found(GpuDirect.note("host", text));
     }
 }
@@ -62,7 +62,7 @@ fn describe(gpu: &Gpu) -> Finding {
     let memory = match gpu.memory_info() {
         Ok(memory) => memory,
         Err(error) => {
-            let remedy = "see what nvidia-smi and dmesg say of the device";
+            let remedy = "look for the device in nvidia-smi and dmesg";
             return Devices.problem(item, error, remedy);
         }
     };

@@ -21,7 +21,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     let direct = match gpu.gpu_direct() {
         Ok(direct) => direct,
         Err(error) => {
-            let remedy = "see what nvidia-smi and dmesg say of the device";
+            let remedy = "look for the device in nvidia-smi and dmesg";
             return teller.found(SECTION.problem(format!("device {id}"), error, remedy));
         }
     };
@@ -42,7 +42,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
         WritesOrdering::Owner => "owner",
         WritesOrdering::AllDevices => "all",
     };
-    let text = format!("what adapters write is seen in order by: {ordering}");
+    let text = format!("writes of adapters are seen in order by: {ordering}");
     let finding = SECTION.note(format!("ordering of {id}"), text).at("ordering", id, ordering);
     teller.found(finding.fact("way", "ordering").fact("device", id).fact("ordering", ordering));
 }

@@ -25,10 +25,11 @@ fn locked_memory(limit: Option<u64>) -> Finding {
     match limit {
         Some(bytes) if bytes < FEW_BYTES => {
             let reason = format!(
-                "{} KiB at most: pinned memory, and what is registered with adapters, fails beyond that; root may exceed it",
+                "{} KiB at most: more than that can be pinned or registered with adapters only by root",
                 bytes >> 10
             );
-            let remedy = "raise it: `ulimit -l unlimited`, LimitMEMLOCK of systemd, --ulimit memlock=-1 of docker";
+            let remedy =
+                "raise it: `ulimit -l unlimited`, LimitMEMLOCK of systemd, --ulimit memlock=-1 of docker";
             SECTION.unavailable(item, reason, remedy)
         }
         Some(bytes) => SECTION.ok(item, format!("{} MiB at most", bytes >> 20)),

@@ -66,8 +66,7 @@ pub(super) fn examine(teller: &Teller) {
 /// Puts once and flushes, over a connection of the process to itself, and compares the data.
 fn put(context: &Context, transport: Transport, gpu: &Gpu) -> Result<Duration, Failure> {
     let failed = |remedy| move |error: mscclpp::errors::CoreError| Failure::new(Report(&error), remedy);
-    let of_device =
-        |error: mscclpp_gpu::Error| Failure::new(error, "see what the sections about devices say of it");
+    let of_device = |error: mscclpp_gpu::Error| Failure::new(error, "see the sections about devices");
     let (source, target) = (gpu.allocate(BYTES as u64).map_err(of_device)?, gpu.allocate(BYTES as u64));
     let target = target.map_err(of_device)?;
     let data: Vec<u8> = (0..BYTES).map(|_| fastrand::u8(..)).collect();

@@ -10,7 +10,7 @@ use super::{
 };
 
 const FIREWALL: &str =
-    "others must get through to it: see the page on Ethernet for what a firewall must let pass";
+    "other nodes must reach it: the page on Ethernet says what a firewall must let through";
 
 pub(super) fn examine(teller: &Teller) {
     teller.trying("listing the network interfaces");
@@ -30,15 +30,14 @@ fn interfaces(teller: &Teller) {
     let all = match interface::list() {
         Ok(all) => all,
         Err(error) => {
-            let remedy = "see whether this process may open netlink sockets";
+            let remedy = "check whether this process may open netlink sockets";
             return teller.found(Network.problem("interfaces", mscclpp::Report(&error), remedy));
         }
     };
     let offered = match interface::candidates(&all, env.interface.as_deref(), env.family) {
         Ok(offered) => offered,
         Err(error) => {
-            let remedy =
-                "set MSCCLPP_SOCKET_IFNAME and MSCCLPP_SOCKET_FAMILY to what there is, or unset them";
+            let remedy = "set MSCCLPP_SOCKET_IFNAME and MSCCLPP_SOCKET_FAMILY to an interface and a family that are there, or unset them";
             return teller.found(Network.problem("interfaces", error, remedy));
         }
     };
@@ -70,9 +69,9 @@ fn interfaces(teller: &Teller) {
                 format!("not offered: MSCCLPP_SOCKET_IFNAME is {name}")
             }
             (_, Some(family)) if !family.includes(&left_out.ip) => {
-                "not offered: MSCCLPP_SOCKET_FAMILY is the other".to_owned()
+                "not offered: MSCCLPP_SOCKET_FAMILY is the other IP version".to_owned()
             }
-            _ => "not offered: the address means nothing without its interface".to_owned(),
+            _ => "not offered: the address is valid only together with its interface".to_owned(),
         };
         let item = format!("{} {}", left_out.name, left_out.ip);
         let finding = Network.note(item, text);
@@ -103,7 +102,7 @@ fn launcher(teller: &Teller) {
             Launcher.note(item, "no launcher has started this process").fact("rank", None::<usize>)
         }
         Err(error) => {
-            let remedy = "start it by the launcher as a rank, or unset what is left over in the environment";
+            let remedy = "start this program by the launcher, or unset the launcher's variables";
             Launcher.problem(item, mscclpp::Report(&error), remedy).fact("rank", None::<usize>)
         }
     });

@@ -55,8 +55,8 @@ pub(super) fn examine(teller: &Teller) {
 
 /// The finding for a pair for which no time was left.
 pub(super) fn not_tried(section: Section, row: String, column: usize) -> Finding {
-    let reason = format!("not tried, as those before took {ALL_PAIRS:?} together");
-    let remedy = "try fewer: CUDA_VISIBLE_DEVICES, MSCCLPP_SIM_DEVICES and MSCCLPP_HCA_DEVICES choose";
+    let reason = format!("not tried, because the pairs before it took {ALL_PAIRS:?}");
+    let remedy = "choose fewer devices by CUDA_VISIBLE_DEVICES, MSCCLPP_SIM_DEVICES and MSCCLPP_HCA_DEVICES";
     section.unavailable(format!("{row} to {column}"), reason, remedy).at(row, column, "?")
 }
 

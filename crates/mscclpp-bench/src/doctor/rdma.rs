@@ -42,7 +42,7 @@ fn library(teller: &Teller, inventory: &Inventory) {
     teller
         .found(finding.fact("library", inventory.library.as_str()).fact("devices", inventory.devices.len()));
     for (i, missing) in inventory.missing.iter().enumerate() {
-        let remedy = "install a newer rdma-core; without it an older way is taken where there is one";
+        let remedy = "install a newer rdma-core; until then an older function is used where there is one";
         teller.found(SECTION.unavailable(format!("missing function {}", i + 1), missing, remedy));
     }
 }
@@ -89,7 +89,8 @@ fn report(teller: &Teller, device: &DeviceReport) {
             return teller.found(with_facts(SECTION.unavailable(name, reason, remedy)));
         }
     };
-    let atomics = if details.atomics { "has atomics" } else { "no atomics: signals are immediates" };
+    let atomics =
+        if details.atomics { "has atomics" } else { "no atomics: signals travel as immediate data" };
     let finding = match (&transport, &details.used) {
         (Some(transport), Ok(_)) => {
             SECTION.ok(name, format!("{transport}: {}; {place}, {atomics}", device.why))
@@ -167,7 +168,7 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
 fn nearest(teller: &Teller, infiniband: &InfiniBand) {
     let gpus = devices::open(teller, |_, _| {});
     if gpus.iter().any(|gpu| gpu.properties().pci_bus_id.is_none()) {
-        let text = "simulated devices are near to none";
+        let text = "simulated devices have no nearest adapter";
         return teller.found(SECTION.note("nearest", text));
     }
     for gpu in &gpus {

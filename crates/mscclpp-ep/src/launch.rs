@@ -122,7 +122,7 @@ impl Experts {
             return Ok(());
         }
         Err(Error::InvalidArgument(format!(
-            "a call of micro-batch {micro_batch} before the last one has received: call Receive::receive first"
+            "a call of micro-batch {micro_batch} before the last one has received: put its second half into a stream first"
         )))
     }
 

@@ -209,7 +209,7 @@ impl PyCollectives {
                 let done = unsafe { call.enqueue(&made.collectives, &kernel, &stream, place) };
                 let written = if done.is_ok() { call.taken() } else { Vec::new() };
                 // SAFETY: the program's memory, as above.
-                made.copies.keep(unsafe { copies.back(&written)? });
+                made.copies.keep(unsafe { copies.made().back(&stream, &written)? });
                 return done.map(|()| was_idle);
             }
             // SAFETY: the program gives memory of the device, and keeps it until the call is complete.

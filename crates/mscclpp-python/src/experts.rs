@@ -1,17 +1,21 @@
 //! The experts of `mscclpp-ep`, called with addresses. The Python layer (`ep.py`) takes arrays.
 
+use std::sync::Arc;
+
 use mscclpp::{DevicePtr, Gpu, Platform, Report, Stream};
 use mscclpp_ep::{
-    Combine, Dispatch, Error, Experts, ExpertsBuilder, IdType, Layout, Memory, NumberType, Quantisation,
-    Routed,
+    Combine, Dispatch, Error, Experts, ExpertsBuilder, IdType, Layout, Memory, NumberType, Payload,
+    Quantisation, Receive,
 };
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::{
     communicator::PyCommunicator,
     device,
     error::{self, OrRaise},
-    owned::{Held, Owned, closable},
+    owned::{Owned, closable},
+    routed::{PyReceive, PyRouted, Unreceived},
     simulated::{Copies, KeptCopies},
     waiting,
 };
@@ -22,19 +26,13 @@ pub(crate) struct PyExperts {
     inner: Owned<Made>,
 }
 
-struct Made {
+pub(crate) struct Made {
     experts: Experts,
     gpu: Gpu,
-    copies: KeptCopies,
+    copies: Arc<KeptCopies>,
 }
 
 closable!(PyExperts, inner);
-
-/// The routing of a dispatch. It keeps the experts, whose memory it speaks of.
-#[pyclass(name = "_Routed", module = "mscclpp._mscclpp", frozen)]
-pub(crate) struct PyRouted {
-    inner: Owned<(Routed, Held<Made>)>,
-}
 
 /// The address and the size of memory.
 type Given = (u64, u64);
@@ -79,11 +77,7 @@ impl PyExperts {
         let mut builder =
             also.into_iter().fold(builder.micro_batches(micro_batches).exact(exact), ExpertsBuilder::also);
         if let Some(quantise) = quantise {
-            builder = builder.quantise(match quantise {
-                "e4m3" => Quantisation::E4m3,
-                "e4m3_ue8m0" => Quantisation::E4m3Ue8m0,
-                _ => return Err(error::misuse(format!("there is no quantisation {quantise:?}"))),
-            });
+            builder = builder.quantise(quantisation(quantise)?);
         }
         if let Some(map) = expert_map {
             builder = builder.expert_map(map);
@@ -107,7 +101,7 @@ impl PyExperts {
             builder = builder.ranks(ranks);
         }
         let experts = waited(py, move || builder.connect())?;
-        let made = Made { experts, gpu, copies: KeptCopies::default() };
+        let made = Made { experts, gpu, copies: Arc::default() };
         Ok(Self { inner: Owned::that_may_wait("Experts", made) })
     }
 
@@ -141,9 +135,30 @@ impl PyExperts {
         Ok(self.inner.get()?.gpu.platform() == Platform::Sim)
     }
 
+    /// Returns the same experts with other tensors that travel.
+    fn with_payload(
+        &self,
+        quantise: Option<&str>,
+        row_bytes: Option<usize>,
+        also: Vec<usize>,
+    ) -> PyResult<Self> {
+        let made = self.inner.get()?;
+        let mut payload = also.into_iter().fold(Payload::new(), Payload::also);
+        if let Some(quantise) = quantise {
+            payload = payload.quantise(quantisation(quantise)?);
+        }
+        if let Some(bytes) = row_bytes {
+            payload = payload.row_bytes(bytes);
+        }
+        let experts = made.experts.with_payload(&payload).map_err(raised)?;
+        let made = Made { experts, gpu: made.gpu.clone(), copies: made.copies.clone() };
+        Ok(Self { inner: Owned::that_may_wait("Experts", made) })
+    }
+
     /// Sends tokens. `rows` are the tensors that travel, `out` the memory for those that come, none for the layout
-    /// "rank". Returns the routing, and whether all work of a simulated device was complete before.
-    #[pyo3(signature = (tokens, ids, id_bytes, weights, rows, layout, alignment, out, micro_batch, zero_rest, stream: "int"))]
+    /// "rank". `along` has memory for ids, weights and sources of rows, counts and waits, or None for each. Returns the
+    /// routing, the second half if `hook`, and whether all work of a simulated device was complete before.
+    #[pyo3(signature = (tokens, ids, id_bytes, weights, rows, layout, alignment, out, along, micro_batch, zero_rest, column_major, hook, stream: "int"))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords of the Python layer")]
     fn dispatch(
         &self,
@@ -156,10 +171,13 @@ impl PyExperts {
         layout: &str,
         alignment: u32,
         out: Vec<Given>,
+        along: [Option<Given>; 5],
         micro_batch: usize,
         zero_rest: bool,
+        column_major: bool,
+        hook: bool,
         stream: usize,
-    ) -> PyResult<(PyRouted, bool)> {
+    ) -> PyResult<(PyRouted, Option<PyReceive>, bool)> {
         let made = self.inner.get()?;
         let layout = match layout {
             "rank" => Layout::Rank,
@@ -171,13 +189,15 @@ impl PyExperts {
         let (Some((first, others)), outs) = (rows.split_first(), out.split_first()) else {
             return Err(error::misuse("a dispatch without a tensor"));
         };
-        let (routed, was_idle) = py
+        let written: Vec<Given> = out.iter().copied().chain(along.into_iter().flatten()).collect();
+        let (routed, receive, was_idle) = py
             .detach(|| {
-                made.put(stream, &out, |stream, place| {
+                made.put(stream, &written, |stream, place| {
                     let mut dispatch = Dispatch::new(tokens, place(ids)?, place(*first)?)
                         .ids_of(if id_bytes == 8 { IdType::I64 } else { IdType::I32 })
                         .micro_batch(micro_batch)
-                        .zero_rest(zero_rest);
+                        .zero_rest(zero_rest)
+                        .column_major(column_major);
                     if let Some(weights) = weights {
                         dispatch = dispatch.weights(place(weights)?);
                     }
@@ -190,11 +210,27 @@ impl PyExperts {
                             dispatch = dispatch.and(place(*rows)?);
                         }
                     }
-                    made.experts.dispatch(&dispatch, stream)
+                    let into: [fn(Dispatch, Memory) -> Dispatch; 5] = [
+                        Dispatch::ids_into,
+                        Dispatch::weights_into,
+                        Dispatch::sources_into,
+                        Dispatch::add_counts_to,
+                        Dispatch::add_waits_to,
+                    ];
+                    for (memory, into) in along.into_iter().zip(into) {
+                        if let Some(memory) = memory {
+                            dispatch = into(dispatch, place(memory)?);
+                        }
+                    }
+                    if hook {
+                        let (routed, receive) = made.experts.dispatch_send(&dispatch, stream)?;
+                        return Ok((routed, Some(receive)));
+                    }
+                    Ok((made.experts.dispatch(&dispatch, stream)?, None))
                 })
             })
             .map_err(raised)?;
-        Ok((PyRouted { inner: Owned::new("Routed", (routed, made)) }, was_idle))
+        Ok((PyRouted { inner: Owned::new("Routed", (routed, made)) }, receive, was_idle))
     }
 
     /// Sends other tensors the way of an earlier dispatch. Returns whether all work of a simulated device was
@@ -213,14 +249,16 @@ impl PyExperts {
             made.put(stream, &out, |stream, place| {
                 let rows = rows.iter().map(|rows| place(*rows)).collect::<Result<Vec<_>, _>>()?;
                 let out = out.iter().map(|rows| place(*rows)).collect::<Result<Vec<_>, _>>()?;
-                made.experts.dispatch_again(&routed.0, &rows, &out, stream)
+                made.experts.dispatch_again(&routed.0, &rows, &out, stream)?;
+                Ok(((), None))
             })
         })
-        .map_or_else(|error| Err(raised(error)), |((), was_idle)| Ok(was_idle))
+        .map_or_else(|error| Err(raised(error)), |((), _, was_idle)| Ok(was_idle))
     }
 
-    /// Sums the experts' rows. Returns whether all work of a simulated device was complete before.
-    #[pyo3(signature = (routed, rows, out, weights, bias, exact, stream: "int"))]
+    /// Sums the experts' rows. `row_weights` are the weights of rows and the memory for those that come back. Returns
+    /// the second half if `hook`, and whether all work of a simulated device was complete before.
+    #[pyo3(signature = (routed, rows, out, weights, biases, exact, row_weights, waits, hook, stream: "int"))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords of the Python layer")]
     fn combine(
         &self,
@@ -229,24 +267,42 @@ impl PyExperts {
         rows: Given,
         out: Given,
         weights: Option<Given>,
-        bias: Option<Given>,
+        biases: Vec<Given>,
         exact: bool,
+        row_weights: Option<(Given, Given)>,
+        waits: Option<Given>,
+        hook: bool,
         stream: usize,
-    ) -> PyResult<bool> {
+    ) -> PyResult<(Option<PyReceive>, bool)> {
         let (made, routed) = (self.inner.get()?, routed.inner.get()?);
+        let written: Vec<Given> =
+            [out].into_iter().chain(row_weights.map(|(_, taken)| taken)).chain(waits).collect();
         py.detach(|| {
-            made.put(stream, &[out], |stream, place| {
+            made.put(stream, &written, |stream, place| {
                 let mut combine = Combine::new(&routed.0, place(rows)?, place(out)?);
                 if let Some(weights) = weights {
                     combine = combine.weights(place(weights)?);
                 }
-                if let Some(bias) = bias {
+                for bias in biases {
                     combine = combine.bias(place(bias)?);
                 }
-                made.experts.combine(&if exact { combine.exact() } else { combine }, stream)
+                if let Some((given, taken)) = row_weights {
+                    combine = combine.row_weights(place(given)?, place(taken)?);
+                }
+                if let Some(waits) = waits {
+                    combine = combine.add_waits_to(place(waits)?);
+                }
+                if exact {
+                    combine = combine.exact();
+                }
+                if hook {
+                    return Ok(((), Some(made.experts.combine_send(&combine, stream)?)));
+                }
+                made.experts.combine(&combine, stream)?;
+                Ok(((), None))
             })
         })
-        .map_or_else(|error| Err(raised(error)), |((), was_idle)| Ok(was_idle))
+        .map_or_else(|error| Err(raised(error)), |((), receive, was_idle)| Ok((receive, was_idle)))
     }
 
     /// Gives the rows of a dispatch back without a combine.
@@ -276,20 +332,30 @@ impl PyExperts {
 }
 
 impl Made {
-    /// Puts a call into a stream. `call` gets the memory that it uses for memory of the program, of which it stores
-    /// to `written`. Returns what the call returns, and whether all work of a simulated device was complete before.
+    /// Puts a call, or its first half, into a stream. `call` gets the memory that it uses for memory of the program,
+    /// of which the call stores to `written`. Returns what `call` returns, and whether all work of a simulated device
+    /// was complete before.
     fn put<T>(
         &self,
         stream: usize,
         written: &[Given],
-        call: impl FnOnce(&Stream, &mut dyn FnMut(Given) -> Result<Memory, Error>) -> Result<T, Error>,
-    ) -> Result<(T, bool), Error> {
+        call: impl FnOnce(
+            &Stream,
+            &mut dyn FnMut(Given) -> Result<Memory, Error>,
+        ) -> Result<(T, Option<Receive>), Error>,
+    ) -> Result<(T, Option<PyReceive>, bool), Error> {
         let stream = device::stream(&self.gpu, stream)?;
         // SAFETY: the program gives memory of the device, or this function a copy of it, and both are kept until the
         // call is complete.
         let memory = |at, bytes| unsafe { Memory::from_raw(at, bytes) };
+        let second = |receive, copies| {
+            let (gpu, kept) = (self.gpu.clone(), self.copies.clone());
+            let half = Unreceived { receive, gpu, copies, kept };
+            PyReceive { inner: Owned::new("Receive", Mutex::new(Some(half))) }
+        };
         if self.gpu.platform() != Platform::Sim {
-            return Ok((call(&stream, &mut |(at, bytes)| Ok(memory(DevicePtr(at), bytes)))?, false));
+            let (done, receive) = call(&stream, &mut |(at, bytes)| Ok(memory(DevicePtr(at), bytes)))?;
+            return Ok((done, receive.map(|receive| second(receive, None)), false));
         }
         let was_idle = self.copies.forget_if_idle(&stream)?;
         let mut copies = Copies::new(&self.gpu, &stream);
@@ -298,49 +364,24 @@ impl Made {
             let at = unsafe { copies.of(DevicePtr(at), bytes)? };
             Ok(memory(at, bytes))
         });
-        // Also after an error: a rank with too many tokens sends none, but it receives.
+        let copies = copies.made();
         let written: Vec<_> = written.iter().map(|(at, bytes)| (DevicePtr(*at), *bytes)).collect();
+        if let Ok((done, Some(receive))) = done {
+            return Ok((done, Some(second(receive, Some((copies, written)))), was_idle));
+        }
+        // Also after an error: a rank with too many tokens sends none, but it receives.
         // SAFETY: the program's memory, as above.
-        self.copies.keep(unsafe { copies.back(&written)? });
-        Ok((done?, was_idle))
+        self.copies.keep(unsafe { copies.back(&stream, &written)? });
+        let (done, _) = done?;
+        Ok((done, None, was_idle))
     }
 }
 
-#[pymethods]
-impl PyRouted {
-    /// How many rows came from each rank.
-    fn rows_of_ranks(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        let held = self.inner.get()?;
-        py.detach(|| held.0.rows_of_ranks()).map_err(raised)
-    }
-
-    /// How many rows came for each expert of this rank.
-    fn rows_of_experts(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        let held = self.inner.get()?;
-        py.detach(|| held.0.rows_of_experts()).map_err(raised)
-    }
-
-    /// Returns what came with a row: the number of the token, the local expert of each choice, and the weights.
-    fn row(&self, py: Python<'_>, rank: usize, n: usize) -> PyResult<(u32, Vec<i32>, Vec<f32>)> {
-        let held = self.inner.get()?;
-        py.detach(|| held.0.row(rank, n)).map_err(raised)
-    }
-
-    /// The address of the counts of `rows_of_experts`.
-    fn rows_of_experts_on_device(&self) -> PyResult<u64> {
-        Ok(self.inner.get()?.0.rows_of_experts_on_device().0)
-    }
-
-    /// The address of the offsets of the layout "flat".
-    fn offsets_on_device(&self) -> PyResult<u64> {
-        Ok(self.inner.get()?.0.offsets_on_device().0)
-    }
-
-    /// Where the rows of a tensor are in the layout "rank": the address, the bytes of a row, from a row to the next,
-    /// and from a rank to the next.
-    fn received(&self, part: usize) -> PyResult<(u64, u64, u64, u64)> {
-        let it = self.inner.get()?.0.received(part).map_err(raised)?;
-        Ok((it.ptr.0, it.row_bytes, it.row_stride, it.rank_stride))
+fn quantisation(name: &str) -> PyResult<Quantisation> {
+    match name {
+        "e4m3" => Ok(Quantisation::E4m3),
+        "e4m3_ue8m0" => Ok(Quantisation::E4m3Ue8m0),
+        _ => Err(error::misuse(format!("there is no quantisation {name:?}"))),
     }
 }
 
@@ -352,6 +393,6 @@ fn waited<T: Send + 'static>(
     waiting::wait(py, move || Ok::<_, mscclpp::Error>(work()))?.map_err(raised)
 }
 
-fn raised(error: Error) -> PyErr {
+pub(crate) fn raised(error: Error) -> PyErr {
     error::new(error.kind(), Report(&error).to_string())
 }

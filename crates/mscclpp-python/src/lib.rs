@@ -47,6 +47,7 @@ mod raw;
 mod rendezvous;
 mod requests;
 mod retired;
+mod routed;
 mod rows;
 mod semaphore;
 mod semaphore_kinds;
@@ -97,7 +98,7 @@ mod extension {
         device::{device_count, set_device},
         env::{PyEnv, settings},
         error::ErrorCode,
-        experts::{PyExperts, PyRouted},
+        experts::PyExperts,
         fifo::{PyFifo, PyProxyTrigger},
         handle::{
             BaseMemoryHandle, BasePortHandle, DeviceToDeviceHandle, FifoDeviceHandle, HostToDeviceHandle, MemoryHandle,
@@ -112,6 +113,7 @@ mod extension {
         proxy::{PyProxy, PyProxyHandlerResult, end_all},
         races::{PyRace, PyRaceAccess, races},
         rendezvous::{PyRendezvous, log_meeting},
+        routed::{PyReceive, PyRouted},
         semaphore::{PySemaphore, PySemaphoreStub},
         semaphore_kinds::{PyDeviceToDevice, PyHostToDevice, PyHostToHost},
         transport::{PyTransport, PyTransportFlags},

@@ -104,19 +104,33 @@ impl<'a> Copies<'a> {
         Ok(there)
     }
 
+    /// Returns the copies. The caller keeps them until the stream is synchronised.
+    pub(crate) fn made(self) -> MadeCopies {
+        MadeCopies(self.made)
+    }
+}
+
+/// The copies of a call, each with the address of the program's memory.
+pub(crate) struct MadeCopies(Vec<(DevicePtr, RetireOnDrop)>);
+
+impl MadeCopies {
     /// Copies the bytes that the call has written back to the program's memory. Returns the copies, which the caller
     /// keeps until the stream is synchronised.
     ///
     /// # Safety
     /// The requirements of [`Copies::of`].
-    pub(crate) unsafe fn back(self, written: &[(DevicePtr, u64)]) -> Result<Vec<RetireOnDrop>, GpuError> {
+    pub(crate) unsafe fn back(
+        self,
+        stream: &Stream,
+        written: &[(DevicePtr, u64)],
+    ) -> Result<Vec<RetireOnDrop>, GpuError> {
         for (to, bytes) in written {
-            if let Some((_, copy)) = self.made.iter().find(|(of, _)| of == to) {
+            if let Some((_, copy)) = self.0.iter().find(|(of, _)| of == to) {
                 // SAFETY: the caller's memory, which is as large as its copy.
-                unsafe { self.stream.copy(*to, copy.0.ptr(), *bytes)? };
+                unsafe { stream.copy(*to, copy.0.ptr(), *bytes)? };
             }
         }
-        Ok(self.made.into_iter().map(|(_, copy)| copy).collect())
+        Ok(self.0.into_iter().map(|(_, copy)| copy).collect())
     }
 }
 

@@ -152,8 +152,7 @@ fn arguments_that_do_not_fit_are_refused_and_change_nothing() {
             "a payload whose rows need 1024 bytes of memory; those of the set-up have 128"
         );
         let (half, receive) = experts.dispatch_send(&usual().into(Layout::Token, &rows), &stream).unwrap();
-        let unfinished =
-            "a call of micro-batch 0 before the last one has received: call Receive::receive first";
+        let unfinished = "a call of micro-batch 0 before the last one has received: put its second half into a stream first";
         assert_eq!(dispatch(usual()), unfinished);
         assert_eq!(combine(Combine::new(&half, &rows, &rows)), unfinished);
         assert_eq!(

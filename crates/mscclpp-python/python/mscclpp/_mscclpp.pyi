@@ -1368,15 +1368,19 @@ class _Experts:
         Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
         that other threads have begun go on. A second `close()` does nothing.
         """
-    def combine(self, /, routed: _Routed, rows: tuple[SupportsIndex, SupportsIndex], out: tuple[SupportsIndex, SupportsIndex], weights: tuple[SupportsIndex, SupportsIndex] | None, bias: tuple[SupportsIndex, SupportsIndex] | None, exact: bool, stream: "int") -> bool:
-        """Sums the experts' rows. Returns whether all work of a simulated device was complete before."""
+    def combine(self, /, routed: _Routed, rows: tuple[SupportsIndex, SupportsIndex], out: tuple[SupportsIndex, SupportsIndex], weights: tuple[SupportsIndex, SupportsIndex] | None, biases: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], exact: bool, row_weights: tuple[tuple[SupportsIndex, SupportsIndex], tuple[SupportsIndex, SupportsIndex]] | None, waits: tuple[SupportsIndex, SupportsIndex] | None, hook: bool, stream: "int") -> tuple[_Receive | None, bool]:
+        """
+        Sums the experts' rows. `row_weights` are the weights of rows and the memory for those that come back. Returns
+        the second half if `hook`, and whether all work of a simulated device was complete before.
+        """
     @property
     def device_bytes(self, /) -> int:
         """The device memory that this rank took, in bytes."""
-    def dispatch(self, /, tokens: SupportsIndex, ids: tuple[SupportsIndex, SupportsIndex], id_bytes: SupportsIndex, weights: tuple[SupportsIndex, SupportsIndex] | None, rows: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], layout: str, alignment: SupportsIndex, out: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], micro_batch: SupportsIndex, zero_rest: bool, stream: "int") -> tuple[_Routed, bool]:
+    def dispatch(self, /, tokens: SupportsIndex, ids: tuple[SupportsIndex, SupportsIndex], id_bytes: SupportsIndex, weights: tuple[SupportsIndex, SupportsIndex] | None, rows: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], layout: str, alignment: SupportsIndex, out: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], along: SupportsLenAndGetItem[tuple[SupportsIndex, SupportsIndex] | None], micro_batch: SupportsIndex, zero_rest: bool, column_major: bool, hook: bool, stream: "int") -> tuple[_Routed, _Receive | None, bool]:
         """
         Sends tokens. `rows` are the tensors that travel, `out` the memory for those that come, none for the layout
-        "rank". Returns the routing, and whether all work of a simulated device was complete before.
+        "rank". `along` has memory for ids, weights and sources of rows, counts and waits, or None for each. Returns the
+        routing, the second half if `hook`, and whether all work of a simulated device was complete before.
         """
     def dispatch_again(self, /, routed: _Routed, rows: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], out: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], stream: "int") -> bool:
         """
@@ -1402,6 +1406,8 @@ class _Experts:
         Waits until all work of the stream is complete, at most for the time-out of the set-up, and raises an error if
         a call failed.
         """
+    def with_payload(self, /, quantise: str | None, row_bytes: SupportsIndex | None, also: SupportsGetItem[int, SupportsIndex]) -> _Experts:
+        """Returns the same experts with other tensors that travel."""
 
 @final
 class _Kernel:
@@ -1435,6 +1441,12 @@ class _Kernel:
     @property
     def parameters(self, /) -> list[tuple[int, int]]:
         """The offset and size of each parameter, in bytes."""
+
+@final
+class _Receive:
+    """The second half of a call that has sent."""
+    def receive(self, /, stream: "int") -> None:
+        """Puts the second half into a stream. Once only."""
 
 @final
 class _Registered:

@@ -31,6 +31,11 @@ EP_COMBINES(ep_combine_bf16, ReduceBf16)
 EP_COMBINES(ep_combine_f16, ReduceF16)
 EP_COMBINES(ep_combine_f32, ReduceF32)
 
+// Notes that the ranks whose bits are set are lost. One thread.
+extern "C" __global__ void ep_lose(const MSCCLPP_GRID_CONSTANT EpHandle ep, uint32_t ranks) {
+  detail::epLose(ep, ranks);
+}
+
 // Frees the rows of a dispatch without a combine. One block.
 extern "C" __global__ void ep_release(const MSCCLPP_GRID_CONSTANT EpHandle ep, const uint8_t* tables, uint32_t microBatch) {
   detail::EpCombiner<ReduceF32>::freeDispatch(detail::EpBlock(ep, microBatch, EpDispatching), tables);

@@ -232,8 +232,8 @@ impl<'a> Combine<'a> {
     }
 
     /// Brings weights of the rows back, too: `given` has K floats for each row of the layout, and `taken` gets K floats for each
-    /// token of this rank. Each is the one that the rank of the choice's expert has given, or 0 for a choice of none. All ranks
-    /// call this, or none does. For [`Layout::Rank`] and [`Layout::Token`], without [`weights`](Self::weights).
+    /// token of this rank, the sums of those that the ranks have given, in the order of the ranks. All ranks call this, or none
+    /// does. For [`Layout::Rank`] and [`Layout::Token`], without [`weights`](Self::weights).
     pub fn row_weights(mut self, given: impl Into<Memory>, taken: impl Into<Memory>) -> Self {
         self.row_weights = Some((given.into(), taken.into()));
         self

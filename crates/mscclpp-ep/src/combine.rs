@@ -30,7 +30,7 @@ impl Experts {
     }
 
     fn combine_launch(&self, combine: &Combine<'_>) -> Result<Launch> {
-        self.check()?;
+        self.check_calls()?;
         let Combine { routed, rows, weights, bias, out, exact, row_weights, add_waits_to } = combine;
         self.check_routed(routed)?;
         self.check_received(routed.micro_batch)?;

@@ -49,7 +49,7 @@ impl Experts {
     }
 
     fn dispatch_launch(&self, dispatch: &Dispatch) -> Result<(Launch, Routed)> {
-        self.check()?;
+        self.check_calls()?;
         self.check_micro_batch(dispatch.micro_batch)?;
         self.check_received(dispatch.micro_batch)?;
         let Dispatch { tokens, ids, weights, rows, .. } = dispatch;
@@ -132,7 +132,7 @@ impl Experts {
         out: &[Memory],
         stream: &Stream,
     ) -> Result<()> {
-        self.check()?;
+        self.check_calls()?;
         self.check_routed(routed)?;
         self.check_received(routed.micro_batch)?;
         if routed.layout == Layout::Rank && routed.handle.segment_bytes != self.handle.segment_bytes {

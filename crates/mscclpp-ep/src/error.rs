@@ -40,6 +40,19 @@ pub enum Error {
         /// The rank.
         rank: usize,
     },
+    /// Ranks were lost, and these experts go on without them, since they were set up to
+    /// [survive it](crate::ExpertsBuilder::survive_loss). Rows that calls have stored since the check before may be wrong. In
+    /// later calls, choices of the lost ranks' experts count as none.
+    ///
+    /// All ranks that are left go on with the same call; whether they make some again, they agree on by other means. A new rank
+    /// in the place of a lost one needs new experts, of the job's next generation. A check returns this error, and no call does.
+    #[error(
+        "ranks {ranks:?} are lost; rows of calls since the last check may be wrong, and later calls go on without these ranks"
+    )]
+    Lost {
+        /// The ranks, by their numbers in the job.
+        ranks: Vec<usize>,
+    },
     /// A wait for another rank ended before what it waited for had come: the rank died, or somebody gave up. These experts
     /// cannot be used any more.
     #[error(
@@ -72,6 +85,7 @@ impl Error {
             | Self::Dropped
             | Self::TooManyTokens { .. }
             | Self::OtherPayload { .. } => ErrorKind::InvalidUsage,
+            Self::Lost { .. } => ErrorKind::Remote,
             Self::Failed { source, .. } => source.kind(),
             Self::Below(error) => error.kind(),
         }

@@ -2,22 +2,23 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use mscclpp::{
-    Gpu, LaunchConfig, Module, Platform,
+    DeviceBuffer, Gpu, KernelArgs, LaunchConfig, Module, Platform,
     engine::{CallOrder, DeviceRoom, Group, Scratch},
+    errors::{BootstrapError, CoreError},
     gpu::{Abort, KernelArgument, KernelWait, Owner, PinnedBuffer, Stream},
 };
 use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 
 use crate::{
     Error, ExpertsBuilder, Payload, Result, Routed,
-    handle::EpHandle,
+    handle::{EpHandle, LOST_CHOICES, SAID, SAID_ALL},
     launch::Kernels,
     routed::{Pool, next_number},
     scratch::{self, PROBLEM_BYTES},
@@ -42,7 +43,13 @@ pub(crate) struct Engine {
     micro_batches: usize,
     timeout: Option<Duration>,
     scratch: Scratch,
+    /// `EpHandle::words`.
+    words: DeviceBuffer,
     problems: PinnedBuffer<AtomicU32>,
+    /// A bit for each rank of the group that is known to be lost.
+    lost: AtomicU32,
+    /// Why the calls were ended, if they survive a loss.
+    aborted: OnceLock<String>,
     pub(crate) kernels: Kernels,
     pub(crate) config: LaunchConfig,
     pub(crate) shared_bytes: u32,
@@ -102,7 +109,10 @@ impl Experts {
             micro_batches: settings.micro_batches as usize,
             timeout,
             scratch,
+            words,
             problems,
+            lost: AtomicU32::new(0),
+            aborted: OnceLock::new(),
             kernels,
             config,
             shared_bytes,
@@ -114,7 +124,16 @@ impl Experts {
             receives_next: Default::default(),
             _room: room,
         };
-        Ok(Self { engine: Arc::new(engine), payload: settings.payload, handle })
+        let engine = Arc::new(engine);
+        if settings.patience != 0 {
+            let weak = Arc::downgrade(&engine);
+            comm.bootstrap().on_failure(Box::new(move |failure| match (failure, weak.upgrade()) {
+                (BootstrapError::PeerLost { rank, .. }, Some(engine)) => engine.say_lost(*rank),
+                (failure, Some(engine)) => engine.end(failure.to_string()),
+                _ => {}
+            }));
+        }
+        Ok(Self { engine, payload: settings.payload, handle })
     }
 
     /// The same experts, with other rows that travel: one memory then serves, say, tokens as they are and tokens that are
@@ -156,6 +175,55 @@ impl Experts {
         self.engine.scratch.memory().len()
     }
 
+    /// The ranks that are known to be lost, by their numbers in the job.
+    #[must_use]
+    pub fn lost(&self) -> Vec<usize> {
+        self.ranks_of(self.engine.lost.load(Ordering::Relaxed))
+    }
+
+    /// How many choices of tokens counted as none, because the rank of the expert was lost. Waits until the device has answered.
+    ///
+    /// # Errors
+    /// [`Error::Below`] if the device does not answer.
+    pub fn lost_choices(&self) -> Result<u64> {
+        let mut choices = [0];
+        self.engine.words.read_params(8 * LOST_CHOICES, &mut choices)?;
+        Ok(choices[0])
+    }
+
+    /// Has the calls that follow in the stream go on without these ranks, as if they were lost. They are given by their numbers
+    /// in the job, and nothing brings them back. Other ranks need not make this call. A rank that is given up here, and lives,
+    /// may make a rank wait that has not given it up.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for this rank, for a rank that does not take part, and for experts that do not
+    /// [survive a loss](ExpertsBuilder::survive_loss).
+    pub fn lose(&self, ranks: &[usize], stream: &Stream) -> Result<()> {
+        if self.handle.patience == 0 {
+            return Err(Error::InvalidArgument(
+                "lose() is for experts that are set up with survive_loss()".to_owned(),
+            ));
+        }
+        let mut bits = 0;
+        for rank in ranks {
+            match self.engine.group.ranks().iter().position(|of| of == rank) {
+                Some(r) if r != self.rank() => bits |= 1u32 << r,
+                _ => {
+                    return Err(Error::InvalidArgument(format!(
+                        "lose() of rank {rank}, which is no other rank"
+                    )));
+                }
+            }
+        }
+        self.engine.lost.fetch_or(bits, Ordering::Relaxed);
+        let args = KernelArgs::new().with_owner(self.engine.owner.clone()).with(self.handle).with(bits);
+        self.engine.order.put(stream, || {
+            // SAFETY: these are the kernel's parameters.
+            unsafe { self.engine.kernels.lose.launch(stream, LaunchConfig::linear(1, 1), &args) }
+                .map_err(Error::from)
+        })
+    }
+
     /// Waits until the work in the stream is complete, and checks the calls. If the time-out of the set-up ends first, it ends
     /// the waits of this rank's calls and says which rank they wait for.
     ///
@@ -188,13 +256,22 @@ impl Experts {
     /// Checks the calls that are complete. Does not block.
     ///
     /// # Errors
-    /// [`Error::Failed`], and then always; once each: [`Error::TooManyTokens`] if a rank refused its tokens,
+    /// [`Error::Failed`], and then always; once each: [`Error::Lost`], [`Error::TooManyTokens`] if a rank refused its tokens,
     /// [`Error::NoExpert`], [`Error::OtherPayload`], [`Error::Dropped`].
     pub fn check(&self) -> Result<()> {
+        let lost = self.problem(4)?;
+        let new = lost & !self.engine.lost.fetch_or(lost, Ordering::Relaxed);
+        self.check_calls()?;
+        if new != 0 {
+            return Err(Error::Lost { ranks: self.ranks_of(new) });
+        }
+        Ok(())
+    }
+
+    /// Checks them for all but ranks that are lost: the calls of the ranks that are left must be as many.
+    pub(crate) fn check_calls(&self) -> Result<()> {
         Abort::check(self)?;
-        let problem = |which: u64| -> Result<u32> {
-            Ok(self.engine.problems.word(4 * which)?.swap(0, Ordering::Relaxed))
-        };
+        let problem = |which| self.problem(which);
         if let Some(rank) = problem(2)?.checked_sub(1) {
             let rank = self.job_rank(rank as usize);
             return Err(Error::TooManyTokens { rank, capacity: self.handle.capacity as usize });
@@ -208,6 +285,11 @@ impl Experts {
         if problem(1)? != 0 { Err(Error::Dropped) } else { Ok(()) }
     }
 
+    /// Takes what the kernels have said of a problem.
+    fn problem(&self, which: u64) -> Result<u32> {
+        Ok(self.engine.problems.word(4 * which)?.swap(0, Ordering::Relaxed))
+    }
+
     pub(crate) fn rank_in_job(&self) -> usize {
         self.job_rank(self.rank())
     }
@@ -215,6 +297,11 @@ impl Experts {
     /// The number in the job of a rank of the group.
     fn job_rank(&self, rank: usize) -> usize {
         self.engine.group.ranks().get(rank).copied().unwrap_or(rank)
+    }
+
+    /// The numbers in the job of ranks whose bits are set.
+    fn ranks_of(&self, bits: u32) -> Vec<usize> {
+        (0..self.n_ranks()).filter(|r| bits >> r & 1 != 0).map(|r| self.job_rank(r)).collect()
     }
 
     pub(crate) fn check_micro_batch(&self, micro_batch: usize) -> Result<()> {
@@ -235,19 +322,45 @@ impl Experts {
     }
 }
 
+impl Engine {
+    /// Tells the kernels that a rank of the job is lost. Their waits for it end.
+    fn say_lost(&self, rank: usize) {
+        if let Some(r) = self.group.ranks().iter().position(|of| *of == rank) {
+            self.say(1 << r);
+        }
+    }
+
+    /// Ends all waits, for good.
+    fn end(&self, reason: String) {
+        let _ = self.aborted.set(reason);
+        self.say(SAID_ALL);
+    }
+
+    fn say(&self, bits: u32) {
+        if let Ok(said) = self.problems.word(4 * SAID) {
+            said.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Ends the waits of the calls for other ranks. The check names the rank that died.
 impl Abort for Experts {
     type Error = Error;
 
     fn abort(&self, reason: &str) {
+        if self.handle.patience != 0 {
+            self.engine.end(reason.to_owned());
+        }
         self.engine.scratch.abort(reason);
     }
 
     fn check(&self) -> Result<()> {
-        self.engine
-            .scratch
-            .check()
-            .map_err(|error| Error::Failed { rank: self.rank_in_job(), source: Box::new(error) })
+        let failed = |error| Error::Failed { rank: self.rank_in_job(), source: Box::new(error) };
+        // If calls survive a loss, kernels report no wait that ended for it, and who aborts all is this object.
+        match self.engine.aborted.get() {
+            Some(reason) => Err(failed(CoreError::Aborted { reason: reason.clone() }.into())),
+            None => self.engine.scratch.check().map_err(failed),
+        }
     }
 
     fn peers(&self) -> Vec<String> {

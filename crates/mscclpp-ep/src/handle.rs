@@ -17,10 +17,16 @@ pub(crate) const LINE: u64 = 128;
 pub(crate) const LINE_KINDS: u64 = 9;
 /// `EpMarkWords` of GPUs.
 pub(crate) const MARK_WORDS: u64 = 4;
+/// `EpSaid`, and a bit of it.
+pub(crate) const SAID: u64 = 5;
+/// `EpSaidAll`.
+pub(crate) const SAID_ALL: u32 = 1 << 31;
+/// `EpLostChoices`.
+pub(crate) const LOST_CHOICES: u64 = 6;
 /// `EpFirstEpoch`.
 pub(crate) const FIRST_EPOCH: u64 = 8;
 /// The number of problems of `EpProblem`.
-pub(crate) const PROBLEMS: u64 = 4;
+pub(crate) const PROBLEMS: u64 = 6;
 
 /// `EpHandle`.
 #[derive(Debug, Clone, Copy, KernelParam)]
@@ -45,6 +51,7 @@ pub(crate) struct EpHandle {
     pub(crate) source_type: u32,
     pub(crate) result_bytes: u32,
     pub(crate) result_stride: u32,
+    pub(crate) patience: u64,
     pub(crate) segment_bytes: [u32; SEGMENTS],
     pub(crate) segment_stride: [u32; SEGMENTS],
     pub(crate) places: Places,

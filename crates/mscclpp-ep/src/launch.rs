@@ -37,6 +37,7 @@ pub(crate) struct Kernels {
     pub(crate) dispatch: Halves,
     pub(crate) combine: Halves,
     pub(crate) release: Kernel,
+    pub(crate) lose: Kernel,
 }
 
 impl Kernels {
@@ -45,6 +46,7 @@ impl Kernels {
             dispatch: Halves::of(module, "ep_dispatch")?,
             combine: Halves::of(module, number_type.kernel())?,
             release: module.kernel("ep_release")?,
+            lose: module.kernel("ep_lose")?,
         })
     }
 }

@@ -60,8 +60,8 @@
 //! `cuda-12040` (default), `cuda-13000` and `hip` are those of [`mscclpp`].
 //!
 //! # What it does not do yet
-//! All ranks are on one node, and their devices reach each other's memory. A rank that is lost ends the experts of all. There is
-//! no interface for kernels of a program. AMD GPUs have not run it.
+//! All ranks are on one node, and their devices reach each other's memory. There is no interface for kernels of a program. AMD
+//! GPUs have not run it.
 
 mod calls;
 mod combine;

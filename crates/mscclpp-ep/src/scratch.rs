@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) map: Option<Vec<usize>>,
     pub(crate) micro_batches: u64,
     pub(crate) exact: bool,
+    /// How long calls wait for a rank before they go on without it, in nanoseconds; 0 for ever.
+    pub(crate) patience: u64,
     pub(crate) max_blocks: u64,
     pub(crate) calls_at_once: u32,
 }
@@ -128,6 +130,7 @@ impl Settings {
             ("bytes of the fourth tensor's rows", row(3)),
             ("micro_batches", self.micro_batches),
             ("exact", self.exact.into()),
+            ("survive_loss (nanoseconds)", self.patience),
             ("max_blocks", self.max_blocks),
             ("calls_at_once", self.calls_at_once.into()),
         ]
@@ -232,6 +235,7 @@ impl Layout {
             source_type: payload.number_type.reduce_type(),
             result_bytes: result_bytes as u32,
             result_stride: result_bytes.next_multiple_of(16) as u32,
+            patience: settings.patience,
             segment_bytes: [0; SEGMENTS],
             segment_stride: [0; SEGMENTS],
             places,

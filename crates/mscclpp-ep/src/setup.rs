@@ -37,6 +37,7 @@ impl ExpertsBuilder {
             map: None,
             micro_batches: 1,
             exact: false,
+            patience: 0,
             max_blocks: if simulated { 2 } else { 64 },
             calls_at_once: 2,
         };
@@ -143,6 +144,17 @@ impl ExpertsBuilder {
     /// The tag of the messages of the set-up, below 2^31. Experts that are set up at the same time have different ones.
     pub fn tag(mut self, tag: u32) -> Self {
         self.tag = tag;
+        self
+    }
+
+    /// Has calls go on without ranks that are lost, see [`Error::Lost`](crate::Error::Lost). If not given, the loss of a rank
+    /// ends the experts of all.
+    ///
+    /// A rank counts as lost when the job says that it is, or when a call has waited for it for `patience`. The job names the
+    /// first rank that is lost, and no other, so a second one is found by `patience` alone. No rank that lives may be late by as
+    /// much.
+    pub fn survive_loss(mut self, patience: Duration) -> Self {
+        self.settings.patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX).max(1);
         self
     }
 

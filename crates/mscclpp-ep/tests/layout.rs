@@ -7,8 +7,8 @@ mod handle;
 use std::mem::offset_of;
 
 use handle::{
-    EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS,
-    MAX_TOP_K, PARTS, PROBLEMS, SEGMENTS,
+    EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES, MARK_WORDS,
+    MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, SEGMENTS,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -30,7 +30,7 @@ fn facts() -> Vec<Fact> {
     }
     offsets!(EpHandle, "EpHandle": "scratch" scratch, "status" status, "words" words, "experts" experts, "problems" problems,
         "rank" rank, "ranks" ranks, "maxBlocks" max_blocks, "nExperts" n_experts, "topK" top_k,
-        "capacity" capacity, "local" local, "mostLocal" most_local, "parts" parts,
+        "capacity" capacity, "local" local, "mostLocal" most_local, "parts" parts, "patience" patience,
         "hidden" hidden, "quantisation" quantisation, "sourceType" source_type, "resultBytes" result_bytes,
         "resultStride" result_stride, "segmentBytes" segment_bytes, "segmentStride" segment_stride,
         "segments" places.segments, "lines" places.lines,
@@ -53,8 +53,9 @@ fn facts() -> Vec<Fact> {
         fact("line", "mscclpp::EpLine", LINE as usize),
         fact("words of marks", "mscclpp::EpMarkWords", MARK_WORDS as usize),
         fact("kinds of lines", "mscclpp::EpLineKinds", LINE_KINDS as usize),
+        fact("choices that were lost", "mscclpp::EpLostChoices", LOST_CHOICES as usize),
         fact("first epoch", "mscclpp::EpFirstEpoch", FIRST_EPOCH as usize),
-        fact("problems", "mscclpp::EpOther + 1", PROBLEMS as usize),
+        fact("problems", "mscclpp::EpSaid + 1", PROBLEMS as usize),
     ]);
     facts
 }

@@ -85,8 +85,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "a_rank_without_tokens_waits_for_no_weights", change: [
         "const bool late = call.late != 0", "const bool late = call.weights != nullptr"] },
     Mutant { name: "the_rows_of_earlier_ranks_are_not_counted", change: ["counts[row.r * ep.local + local] + place", "place"] },
-    Mutant { name: "weights_of_rows_that_nobody_reads_travel", change: [
-        "if (signedWord(received, 1 + k) < 0 && (k + 1 == ep.topK || signedWord(received, 2 + k) < 0)) continue;", ""] },
+    Mutant { name: "a_rank_takes_its_own_weights_of_rows_as_packets", change: ["        if (r == ep.rank) {\n          const uint64_t at", "        if (false) {\n          const uint64_t at"] },
     Mutant { name: "the_first_half_counts_the_call", change: ["if (halves == EpSends) return;", ""] },
     Mutant { name: "an_epoch_is_counted_by_the_first_block_alone", change: ["if (thread == 0) store8(epochs(direction) + block, epoch);", "if (thread == 0 && block == 0) store8(epochs(direction) + block, epoch);"] },
 ];

@@ -41,7 +41,7 @@ type Given = (u64, u64);
 impl PyExperts {
     /// Sets up the experts of the ranks of a communicator. All ranks call it, and it blocks until they have.
     #[new]
-    #[pyo3(signature = (communicator, device, dtype, experts, top_k, hidden, capacity, expert_map, quantise, row_bytes, also, micro_batches, exact, max_blocks, calls_at_once, timeout_sec, tag, ranks))]
+    #[pyo3(signature = (communicator, device, dtype, experts, top_k, hidden, capacity, expert_map, quantise, row_bytes, also, micro_batches, exact, max_blocks, calls_at_once, timeout_sec, survive_loss, tag, ranks))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords of the Python layer")]
     fn new(
         py: Python<'_>,
@@ -61,6 +61,7 @@ impl PyExperts {
         max_blocks: Option<u32>,
         calls_at_once: Option<u32>,
         timeout_sec: Option<f64>,
+        survive_loss: Option<f64>,
         tag: Option<u32>,
         ranks: Option<Vec<usize>>,
     ) -> PyResult<Self> {
@@ -93,6 +94,9 @@ impl PyExperts {
         }
         if let Some(seconds) = timeout_sec {
             builder = builder.timeout(waiting::seconds(seconds)?);
+        }
+        if let Some(seconds) = survive_loss {
+            builder = builder.survive_loss(waiting::seconds(seconds)?);
         }
         if let Some(tag) = tag {
             builder = builder.tag(tag);
@@ -133,6 +137,24 @@ impl PyExperts {
     #[getter]
     fn is_simulated(&self) -> PyResult<bool> {
         Ok(self.inner.get()?.gpu.platform() == Platform::Sim)
+    }
+
+    /// The ranks that are known to be lost.
+    fn lost(&self) -> PyResult<Vec<usize>> {
+        Ok(self.inner.get()?.experts.lost())
+    }
+
+    /// How many choices counted as none because a rank was lost.
+    fn lost_choices(&self, py: Python<'_>) -> PyResult<u64> {
+        let made = self.inner.get()?;
+        py.detach(|| made.experts.lost_choices()).map_err(raised)
+    }
+
+    /// Has later calls go on without these ranks.
+    #[pyo3(signature = (ranks, stream: "int"))]
+    fn lose(&self, py: Python<'_>, ranks: Vec<usize>, stream: usize) -> PyResult<()> {
+        let made = self.inner.get()?;
+        py.detach(|| made.experts.lose(&ranks, &device::stream(&made.gpu, stream)?)).map_err(raised)
     }
 
     /// Returns the same experts with other tensors that travel.

@@ -1,4 +1,4 @@
-//! What calls of experts return: the routing of a dispatch, and the second half of a call.
+//! The results of calls of experts: the routing of a dispatch, and the second half of a call.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-"""What serving engines ask of `mscclpp.ep`: halves, statistics, other payloads, weights that travel back."""
+"""Calls of `mscclpp.ep` for serving engines: halves, statistics, other payloads, weights that travel back."""
 
 import mscclpp
 import numpy
@@ -85,8 +85,8 @@ def back_again(rank, n, address):
             out = comm.combine(routed, library.asarray(rows), **given)
         comm.synchronize()
         for t, ids in enumerate(tokens.ids):
-            expected = [k + 100 * (e * n // E) + 10 * rank + t if e >= 0 else 0 for k, e in enumerate(ids)]
-            assert on_host(taken)[t].tolist() == expected
+            of = {e * n // E for e in ids if e >= 0}
+            assert on_host(taken)[t].tolist() == [sum(k + 100 * r + 10 * rank + t for r in of) for k in range(K)]
         sums = sum(
             numpy.array(
                 [
@@ -153,6 +153,30 @@ def payloads(rank, n, address):
 
 def test_one_memory_serves_several_payloads():
     ranks.run(2, payloads)
+
+
+def without(rank, n, address):
+    library, comm = arrays(), made(ranks.group(rank, n, address), survive_loss=LIMIT)
+    if rank == 2:
+        return
+    comm.lose([2])
+    for _ in range(3):
+        routed = comm.dispatch(
+            library.asarray([[rank + 1] * H], "float32"), library.asarray([[0, E - 1, 3]], "int32"), layout="expert"
+        )
+        comm.synchronize()
+        assert routed.rows_of_ranks() == [1, 1, 0]
+        sums = comm.combine(routed, routed.out[0])
+        comm.synchronize()
+        # Expert E - 1 is one of rank 2.
+        assert on_host(sums).tolist() == [[2 * (rank + 1)] * H]
+    assert comm.lost() == [2] and comm.lost_choices() == 3
+    with pytest.raises(mscclpp.Error, match="lose\\(\\) of rank 7, which is no other rank"):
+        comm.lose([7])
+
+
+def test_ranks_go_on_without_one():
+    ranks.run(N, without)
 
 
 def refused(rank, n, address):

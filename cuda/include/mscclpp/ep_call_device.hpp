@@ -73,6 +73,9 @@ enum EpWords : uint32_t {
   EpGaveUp = 0,
   // For each micro-batch and direction, how many blocks have done with what came: EpHandle::maxBlocks more in each call.
   EpDone = 1,
+  // A bit for each rank that is lost, if calls survive that; and how many choices were dropped for that.
+  EpLost = 5,
+  EpLostChoices = 6,
   EpFirstEpoch = 8,
 };
 
@@ -82,7 +85,11 @@ enum EpProblem : uint32_t {
   EpDropped = 1,    // 1 if rows were more than the memory for them
   EpRefused = 2,    // 1 plus the rank that had more tokens than the capacity
   EpOther = 3,      // 1 plus the rank that sent rows of other tensors than this rank
+  EpNewlyLost = 4,  // bits of ranks, of which one was found to be lost
+  EpSaid = 5,       // what the host says: bits of ranks that are lost, and EpSaidAll to end all waits
 };
+
+enum EpSaidBits : uint32_t { EpSaidAll = 1u << 31 };
 
 // Flags of a source in the header of its rows.
 enum EpHeaderFlags : uint32_t { EpHeaderRefused = 1 };
@@ -108,6 +115,8 @@ struct EpHandle {
   uint32_t hidden, quantisation, sourceType;
   // The size of a row that combine sums, and from one to the next in the scratch.
   uint32_t resultBytes, resultStride;
+  // 0, or for how many nanoseconds calls wait for a rank before they go on without it.
+  uint64_t patience;
   // The size of each segment, and from one row to the next in the scratch (of the last one: in the tables).
   uint32_t segmentBytes[EpMaxSegments], segmentStride[EpMaxSegments];
   // Offsets in the part of the scratch that belongs to a micro-batch.
@@ -164,8 +173,8 @@ struct EpCombine {
   // Rows for each token, or null.
   const uint8_t* bias[2];
   uint8_t* out;
-  // Weights of the rows, [rows of the layout, topK], of which each token's rank gets those of its choices, [tokens, topK]; or
-  // null. Only if there is one row for a token, and no weights.
+  // Weights of the rows, [rows of the layout, topK], of which each token's rank gets the sums, [tokens, topK]; or null. Only if
+  // there is one row for a token, and no weights.
   const uint8_t* rowWeights;
   uint8_t* outWeights;
   // As in EpDispatch.
@@ -259,34 +268,6 @@ struct EpPacketIsThere {
   const uint8_t* at;
   MSCCLPP_DEVICE_INLINE bool operator()() const { return packets.isThere(Ll16Packets::load(at)); }
 };
-// Waits until `ready` returns true, and returns false if the wait was given up: because the host aborts it by `status`, or if
-// that is null, because a block has said so in `gaveUp`. Not inlined: a kernel has many waits, and is slow if its code is long.
-template <class Ready>
-MSCCLPP_DEVICE_NOINLINE bool epWait(Ready ready, uint32_t* status, const uint64_t* gaveUp) {
-  bool came = false;
-  const auto ends = [&] {
-    came = ready();
-    return came || (status == nullptr && detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(gaveUp) != 0);
-  };
-  pollUntil<1>(ends, -1, status);
-  return came;
-}
-
-// Takes one packet. Not inlined, as above.
-struct EpTaken {
-  uint64_t word;
-  bool came;
-};
-MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, uint32_t* status, const uint64_t* gaveUp) {
-  Bytes16 packet = Ll16Packets::load(at);
-  bool came = packets.isThere(packet);
-  if (!came) {
-    came = epWait(EpPacketIsThere{packets, at}, status, gaveUp);
-    packet = Ll16Packets::load(at);
-  }
-  return EpTaken{Ll16Packets::wordOf(packet), came};
-}
-
 // Returns the time, in nanoseconds.
 MSCCLPP_DEVICE_INLINE uint64_t nanosecondsNow() {
 #if defined(MSCCLPP_DEVICE_CUDA)
@@ -301,13 +282,70 @@ MSCCLPP_DEVICE_INLINE uint64_t nanosecondsNow() {
 #endif
 }
 
+// The word of a packet that has not come, because its rank is lost. No other packet has it.
+constexpr uint64_t EpNoWord = ~uint64_t{0};
+
+// Whether a rank is lost, and notes that ranks are, whose bits are set. Returns the bits of all that are.
+MSCCLPP_DEVICE_INLINE uint32_t* epLostRanks(const EpHandle& ep) { return reinterpret_cast<uint32_t*>(ep.words + EpLost); }
+MSCCLPP_DEVICE_INLINE bool epIsLost(const EpHandle& ep, uint32_t rank) {
+  return ep.patience != 0 && (detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(epLostRanks(ep)) >> rank & 1) != 0;
+}
+MSCCLPP_DEVICE_INLINE uint32_t epLose(const EpHandle& ep, uint32_t ranks) {
+  return detail::fetchOr<MemoryOrder::Relaxed, MemoryScope::Device>(epLostRanks(ep), ranks) | ranks;
+}
+// Waits until `ready` returns true for what rank `from` sends. Returns false if the wait was given up: because the host aborts
+// it, or for this rank's own blocks, because one of them has said so. Calls that survive the loss of a rank note it instead, and
+// return true: when the host says that it is lost, or after EpHandle::patience. They do not look at the status of the
+// connection, which is that of all as soon as one rank is lost. Not inlined: a kernel has many waits, and is slow if its code is
+// long.
+template <class Ready>
+MSCCLPP_DEVICE_NOINLINE bool epWait(Ready ready, const EpHandle& ep, uint32_t from) {
+  uint32_t* const status = ep.status[from];
+  bool came = epIsLost(ep, from);
+  if (came) return true;
+  const bool survives = ep.patience != 0 && status != nullptr;
+  uint64_t began = 0;
+  uint32_t polls = 0;
+  const auto ends = [&] {
+    came = ready();
+    if (came || (status != nullptr && !survives)) return came;
+    if (status == nullptr) return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpGaveUp) != 0;
+    if (++polls % PollsBetweenLooks != 0) return false;
+    if (began == 0) began = nanosecondsNow();
+    const uint32_t said = detail::load<MemoryOrder::Relaxed, MemoryScope::System>(ep.problems + EpSaid);
+    return (said >> from & 1) != 0 || (said & EpSaidAll) != 0 || nanosecondsNow() - began > ep.patience;
+  };
+  pollUntil<1>(ends, -1, survives ? nullptr : status);
+  came = came || ready();
+  if (came || !survives) return came;
+  detail::store<MemoryOrder::Relaxed, MemoryScope::System>(ep.problems + EpNewlyLost, epLose(ep, 1u << from));
+  return true;
+}
+
+// Takes one packet from rank `from`: EpNoWord if it has not come and the rank is lost. Not
+// inlined, as above.
+struct EpTaken {
+  uint64_t word;
+  bool came;
+};
+MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, const EpHandle& ep, uint32_t from) {
+  Bytes16 packet = Ll16Packets::load(at);
+  bool came = packets.isThere(packet);
+  if (!came) {
+    came = epWait(EpPacketIsThere{packets, at}, ep, from);
+    packet = Ll16Packets::load(at);
+    if (!packets.isThere(packet)) return EpTaken{EpNoWord, came};
+  }
+  return EpTaken{Ll16Packets::wordOf(packet), came};
+}
+
 // Adds to the words of `waits` how long the block waits from now on until the words of the ranks, EpLine bytes apart, are at
 // least `least`. Each warp waits for one rank, so that none waits for two. Returns false, in one thread, if a wait was given up.
 MSCCLPP_DEVICE_NOINLINE bool epAddWaits(const EpHandle& ep, const uint64_t* words, uint64_t least, uint64_t* waits) {
   const uint64_t began = nanosecondsNow();
   if (threadOfBlock() % 32 != 0) return true;
   for (uint32_t r = threadOfBlock() / 32; r < ep.ranks; r += threadsOfBlock() / 32) {
-    if (!epWait(EpWordIsThere{words + r * (EpLine / 8), least}, ep.status[r], ep.words + EpGaveUp)) return false;
+    if (!epWait(EpWordIsThere{words + r * (EpLine / 8), least}, ep, r)) return false;
     store8(waits + r, load8(waits + r) + nanosecondsNow() - began);
   }
   return true;
@@ -395,11 +433,10 @@ struct EpBlock {
   // The part of EpHandle::maxBlocks for which block `of` of `all` counts: those of all are as many.
   MSCCLPP_DEVICE_INLINE uint64_t share(uint32_t of, uint32_t all) const { return of + 1 < all ? 1 : ep.maxBlocks - (all - 1); }
 
-  // Waits until `ready` returns true for what rank `from` sends. This rank's own blocks cannot be aborted one by one: who waits
-  // for them also looks whether one has given up.
+  // Waits until `ready` returns true for what rank `from` sends, as epWait does.
   template <class Ready>
   MSCCLPP_DEVICE_INLINE bool waitFor(uint32_t from, Ready ready) const {
-    return ready() || epWait(ready, ep.status[from], ep.words + EpGaveUp);
+    return ready() || epWait(ready, ep, from);
   }
   MSCCLPP_DEVICE_INLINE bool hasGivenUp() const {
     return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpGaveUp) != 0;
@@ -409,7 +446,7 @@ struct EpBlock {
   }
   // Takes the packet at `at`, from rank `from`.
   MSCCLPP_DEVICE_INLINE bool take(const Ll16Packets& packets, const uint8_t* at, uint64_t& word, uint32_t from) const {
-    const EpTaken taken = epTake(packets, at, ep.status[from], ep.words + EpGaveUp);
+    const EpTaken taken = epTake(packets, at, ep, from);
     word = taken.word;
     return taken.came;
   }

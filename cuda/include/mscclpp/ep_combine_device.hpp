@@ -235,19 +235,17 @@ struct EpCombiner {
     return at < call.outRows ? call.rows + at * ep.resultBytes : nullptr;
   }
 
-  // Sends the weights of the row of a token to its rank: the words that it reads, which are those with a choice of this rank.
-  // All threads of a warp call it.
+  // Sends the weights of the row of a token to its rank, or zeros if there is no memory for the row. All threads of a warp call
+  // it.
   MSCCLPP_DEVICE_INLINE void sendRowWeights(uint32_t owner, uint32_t row) const {
-    const uint8_t* const received = receivedRow(owner, row);
     const uint64_t at = numberOf(ep, call, heads, owner, row);
     const uint8_t* const weights = call.rowWeights + at * ep.topK * 4;
 #pragma unroll 1
-    for (uint32_t k = b.lane * 2; k < ep.topK; k += 64) {
-      if (signedWord(received, 1 + k) < 0 && (k + 1 == ep.topK || signedWord(received, 2 + k) < 0)) continue;
-      const uint64_t word = at < call.outRows ? messageWord(weights, ep.topK * 4ull, k / 2) : 0;
-      packets.put(weightPacket(owner, ep.rank, row, k / 2), word);
+    for (uint32_t i = b.lane; i < (ep.topK + 1) / 2; i += 32) {
+      packets.put(weightPacket(owner, ep.rank, row, i), at < call.outRows ? messageWord(weights, ep.topK * 4ull, i) : 0);
     }
   }
+
   // Sends parts of a row as it is, or zeros if there is none. All threads of a warp call it.
   MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, uint32_t sub, uint32_t subs) const {
 #pragma unroll 1
@@ -349,39 +347,41 @@ struct EpCombiner {
         const uint8_t* const weights =
             call.late != 0 ? reinterpret_cast<const uint8_t*>(call.weights) : call.tables + ep.tableWeights;
         term.weight = bitsAs<float>(load4(weights + choice * 4));
-        if (expert >= 0) term.row = choiceRow(ep.rank, choice);
+        // What a rank that is lost has sent in earlier calls is still there.
+        if (expert >= 0 && !epIsLost(ep, load4(ep.experts + static_cast<uint32_t>(expert)) >> 16)) {
+          term.row = choiceRow(ep.rank, choice);
+        }
       } else if (j < n) {
         const int32_t row = rowOf(token, j);
         const uint32_t at = static_cast<uint32_t>(row);
-        if (row >= 0) term.row = call.oneRow != 0 && j == ep.rank ? onlyRow(j, at) : partRow(ep.rank, j, at);
+        if (row >= 0 && !epIsLost(ep, j)) term.row = call.oneRow != 0 && j == ep.rank ? onlyRow(j, at) : partRow(ep.rank, j, at);
       }
       count = addTerm(term.row != nullptr, term, count);
     }
     warpSync();
   }
 
-  // Takes for each choice of a token the weight that the rank of its expert has sent, or 0. Returns false, in any thread of the
-  // warp that calls it, if a wait was given up. Not inlined: few calls want it.
+  // Sums the weights that the ranks have sent for a token, in the order of the ranks. Returns false, in any thread of the warp
+  // that calls it, if a wait was given up. Not inlined: few calls want it.
   MSCCLPP_DEVICE_NOINLINE static bool takeRowWeights(const EpHandle& ep, const EpCombine& call, const EpHeads& heads,
                                                      Ll16Packets packets, const uint8_t* from, uint32_t token, uint32_t lane) {
     for (uint32_t k = lane; k < ep.topK; k += 32) {
-      const uint64_t choice = static_cast<uint64_t>(token) * ep.topK + k;
-      const int32_t expert = signedWord(call.tables + ep.tableChoices, choice);
-      uint32_t weight = 0;
-      if (expert >= 0) {
-        const uint32_t r = load4(ep.experts + static_cast<uint32_t>(expert)) >> 16;
-        const uint32_t row = static_cast<uint32_t>(signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + r));
+      float sum = 0;
+      for (uint32_t r = 0; r < ep.ranks; ++r) {
+        const int32_t row = signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + r);
+        if (row < 0) continue;
+        const uint32_t n = static_cast<uint32_t>(row);
         if (r == ep.rank) {
-          const uint64_t at = numberOf(ep, call, heads, r, row);
-          if (at < call.outRows) weight = load4(call.rowWeights + (at * ep.topK + k) * 4);
+          const uint64_t at = numberOf(ep, call, heads, r, n);
+          if (at < call.outRows) sum += bitsAs<float>(load4(call.rowWeights + (at * ep.topK + k) * 4));
         } else {
-          const uint64_t packet = (static_cast<uint64_t>(r) * ep.capacity + row) * ((ep.topK + 1) / 2) + k / 2;
-          const EpTaken taken = epTake(packets, from + packet * 16, ep.status[r], ep.words + EpGaveUp);
+          const uint64_t packet = (static_cast<uint64_t>(r) * ep.capacity + n) * ((ep.topK + 1) / 2) + k / 2;
+          const EpTaken taken = epTake(packets, from + packet * 16, ep, r);
           if (!taken.came) return false;
-          weight = static_cast<uint32_t>(taken.word >> (k % 2 * 32));
+          if (taken.word != EpNoWord) sum += bitsAs<float>(static_cast<uint32_t>(taken.word >> (k % 2 * 32)));
         }
       }
-      store4(call.outWeights + choice * 4, weight);
+      store4(call.outWeights + (static_cast<uint64_t>(token) * ep.topK + k) * 4, bitsAs<uint32_t>(sum));
     }
     return true;
   }

@@ -35,6 +35,12 @@
 //
 // Giving up. A wait for a peer ends when the host aborts it, as it does when the peer is lost. Then the block says so in a word
 // of the communicator (EpGaveUp), and later calls end before they send anything.
+//
+// X5. With EpHandle::patience, the block notes the peer in EpLost instead, and does the rest of the call: it signals, frees and
+//     counts as always, so all words between ranks that live are those of a call without a loss. What the call stores has no
+//     meaning, but every place that it stores to is checked, or follows from numbers that some call has sent. Later calls
+//     read nothing of a rank that is lost, and send it no tokens. Nothing between two ranks depends on a third one, so ranks
+//     need not agree on who is lost.
 
 #ifndef MSCCLPP_EP_DEVICE_HPP_
 #define MSCCLPP_EP_DEVICE_HPP_

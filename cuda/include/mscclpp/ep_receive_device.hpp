@@ -71,6 +71,8 @@ struct EpReceiver : EpDispatchBlock {
       const uint32_t r = i / words, of = i - r * words;
       uint64_t word = 0;
       failed = !b.take(packets, header(ep.rank, r, of), word, r);
+      // A rank that is lost has sent nothing.
+      if (word == EpNoWord) word = of == 1 ? static_cast<uint64_t>(payload()) << 32 : 0;
       if (of == 0) {
         heads.rows[r] = static_cast<uint32_t>(word);
         heads.tokens[r] = static_cast<uint32_t>(word >> 32);
@@ -196,6 +198,8 @@ struct EpReceiver : EpDispatchBlock {
       const uint32_t at[4] = {1 + k, 1 + ep.topK + k, 1 + 2 * ep.topK + k, 0};
       uint32_t of[4];
       failed = !takeNumbers(row, at, of);
+      // The token of a rank that is lost may be missing.
+      if (of[3] == ~0u) of[0] = ~0u;
       if (of[0] == ~0u) of[2] = ~0u;
       if (of[2] != ~0u && !failed) of[2] = placeOf(row, of[0], of[2]);
       uint8_t* const noted = received(row);

@@ -114,10 +114,16 @@ struct EpSender : EpDispatchBlock {
   MSCCLPP_DEVICE_INLINE uint32_t rankOf(uint32_t expert) const { return load4(ep.experts + expert) >> 16; }
   MSCCLPP_DEVICE_INLINE uint32_t localOf(uint32_t expert) const { return load4(ep.experts + expert) & 0xffff; }
 
-  // Returns the expert of choice `i` of all tokens, or -1. Other numbers are reported if `reports` says so.
-  MSCCLPP_DEVICE_INLINE int32_t expertOf(uint64_t i, bool reports) const {
+  // Returns the expert of choice `i` of all tokens, or -1: for other numbers, which are reported if `reports` says so, and for
+  // experts of ranks that are lost, which are counted if `counts` says so.
+  MSCCLPP_DEVICE_INLINE int32_t expertOf(uint64_t i, bool reports, bool counts = false) const {
     const int64_t id = call.idBytes == 8 ? static_cast<int64_t>(load8(call.ids + i * 8)) : signedWord(call.ids, i);
-    if (id >= 0 && id < static_cast<int64_t>(ep.nExperts)) return static_cast<int32_t>(id);
+    if (id >= 0 && id < static_cast<int64_t>(ep.nExperts)) {
+      const int32_t expert = static_cast<int32_t>(id);
+      if (!epIsLost(ep, rankOf(static_cast<uint32_t>(expert)))) return expert;
+      if (counts) detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpLostChoices, uint64_t{1});
+      return -1;
+    }
     if (reports && id != -1) b.report(EpBadExpert, static_cast<uint32_t>(i / ep.topK) + 1);
     return -1;
   }
@@ -213,7 +219,7 @@ struct EpSender : EpDispatchBlock {
     const uint32_t thread = few ? b.threadOfAll() : b.thread, threads = few ? b.threadsOfAll() : b.threads;
     for (uint32_t i = thread; i < n * ep.topK; i += threads) {
       const uint64_t at = static_cast<uint64_t>(token) * ep.topK + i;
-      store4(call.tables + ep.tableChoices + at * 4, static_cast<uint32_t>(expertOf(at, false)));
+      store4(call.tables + ep.tableChoices + at * 4, static_cast<uint32_t>(expertOf(at, false, true)));
       store4(call.tables + ep.tableWeights + at * 4, weightOf(at));
     }
     for (uint32_t i = thread; i < n * ep.ranks; i += threads) {

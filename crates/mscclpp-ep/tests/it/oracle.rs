@@ -157,13 +157,17 @@ impl Model {
         (0..self.top_k).map(|_| random()).collect()
     }
 
-    /// The weights of a rank's choices, as the ranks of their experts give them.
+    /// The sums of the weights that the ranks give for each token of a rank.
     pub(crate) fn weights_back(&self, tokens: &Tokens, source: usize) -> Vec<f32> {
         let weights = (0..tokens.count).flat_map(|token| {
-            let weight = move |(k, id): (usize, &i64)| {
-                if *id < 0 { 0.0 } else { self.row_weights(source, token, self.map[*id as usize])[k] }
-            };
-            self.choices(tokens, token).iter().enumerate().map(weight)
+            let mut sums = vec![0f32; self.top_k];
+            for rank in 0..self.ranks {
+                if self.choices(tokens, token).iter().any(|id| *id >= 0 && self.map[*id as usize] == rank) {
+                    let given = self.row_weights(source, token, rank);
+                    sums.iter_mut().zip(given).for_each(|(sum, weight)| *sum += weight);
+                }
+            }
+            sums
         });
         weights.collect()
     }

@@ -1358,7 +1358,7 @@ class _Experts:
     """The experts of all ranks of a communicator, as one rank has them."""
     def __enter__(self, /) -> _Experts: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
-    def __new__(cls, /, communicator: Communicator, device: SupportsIndex, dtype: str, experts: SupportsIndex, top_k: SupportsIndex, hidden: SupportsIndex, capacity: SupportsIndex, expert_map: SupportsGetItem[int, SupportsIndex] | None, quantise: str | None, row_bytes: SupportsIndex | None, also: SupportsGetItem[int, SupportsIndex], micro_batches: SupportsIndex, exact: bool, max_blocks: SupportsIndex | None, calls_at_once: SupportsIndex | None, timeout_sec: SupportsFloat | SupportsIndex | None, tag: SupportsIndex | None, ranks: SupportsGetItem[int, SupportsIndex] | None) -> _Experts:
+    def __new__(cls, /, communicator: Communicator, device: SupportsIndex, dtype: str, experts: SupportsIndex, top_k: SupportsIndex, hidden: SupportsIndex, capacity: SupportsIndex, expert_map: SupportsGetItem[int, SupportsIndex] | None, quantise: str | None, row_bytes: SupportsIndex | None, also: SupportsGetItem[int, SupportsIndex], micro_batches: SupportsIndex, exact: bool, max_blocks: SupportsIndex | None, calls_at_once: SupportsIndex | None, timeout_sec: SupportsFloat | SupportsIndex | None, survive_loss: SupportsFloat | SupportsIndex | None, tag: SupportsIndex | None, ranks: SupportsGetItem[int, SupportsIndex] | None) -> _Experts:
         """Sets up the experts of the ranks of a communicator. All ranks call it, and it blocks until they have."""
     def __repr__(self, /) -> str: ...
     def check(self, /) -> None:
@@ -1390,6 +1390,12 @@ class _Experts:
     @property
     def is_simulated(self, /) -> bool:
         """Whether the device is simulated."""
+    def lose(self, /, ranks: SupportsGetItem[int, SupportsIndex], stream: "int") -> None:
+        """Has later calls go on without these ranks."""
+    def lost(self, /) -> list[int]:
+        """The ranks that are known to be lost."""
+    def lost_choices(self, /) -> int:
+        """How many choices counted as none because a rank was lost."""
     @property
     def n_local(self, /) -> int:
         """The number of this rank's experts."""

@@ -35,6 +35,10 @@ class Experts(ExpertRows):
     content; `combine` sums rows of `hidden` numbers in any case. `also` has the bytes of a row of each other tensor
     that travels with the tokens. `exact` sets up memory for exact combines, `micro_batches` is 1 or 2.
 
+    With `survive_loss`, calls go on without ranks that are lost: those that the job says are, and those for which a call
+    has waited for so many seconds. `synchronize()` or `check()` then raise an error of the code RemoteError once, see
+    `lost()`. Without it, the loss of a rank ends the experts of all.
+
     `max_blocks` and `calls_at_once` limit how much of the device a call takes. `synchronize()` gives up after
     `timeout` seconds. `ranks` are those of the group that take part, in their order, and `tag` tells set-ups at the
     same time apart.
@@ -62,13 +66,15 @@ class Experts(ExpertRows):
         calls_at_once: int | None = None,
         device: int | None = None,
         timeout: float | None = None,
+        survive_loss: float | None = None,
         tag: int | None = None,
         ranks: Iterable[int] | None = None,
     ) -> None:
         self._group, communicator = communicator_of("comm", comm)
         _expect_one_of("dtype", dtype, _DTYPES)
-        if timeout is not None:
-            _arguments.check_seconds(timeout, "timeout")
+        for name, seconds in (("timeout", timeout), ("survive_loss", survive_loss)):
+            if seconds is not None:
+                _arguments.check_seconds(seconds, name)
         self.device = _mscclpp._current_gpu()[1] if device is None else _count("device", device)
         self.top_k, self.hidden = _count("top_k", top_k), _count("hidden", hidden)
         self.capacity = _count("capacity", capacity)
@@ -91,6 +97,7 @@ class Experts(ExpertRows):
             _optional("max_blocks", max_blocks),
             _optional("calls_at_once", calls_at_once),
             timeout,
+            survive_loss,
             _optional("tag", tag),
             None if ranks is None else [_count("ranks", rank) for rank in ranks],
         )
@@ -276,9 +283,9 @@ class Experts(ExpertRows):
         same holds for `exact`.
 
         In the layouts "rank" and "token", weights of rows can travel back: `row_weights`, [rows, top_k] of type
-        float32, has some for each row of the layout, and `weights_into`, [tokens, top_k], gets for each choice the one
-        that the rank of its expert gave, 0 for choices of -1. All ranks give both, or none does. To `waits_into`, [R] of
-        type int64, the nanoseconds are added for which this rank waited for each rank.
+        float32, has some for each row of the layout, and `weights_into`, [tokens, top_k], gets the sums of those that
+        the ranks gave for a token. All ranks give both, or none does. To `waits_into`, [R] of type int64, the
+        nanoseconds are added for which this rank waited for each rank.
 
         With `hook`, the call only sends, and returns the array and a function `receive(stream=None)`, as `dispatch`
         does.
@@ -326,6 +333,22 @@ class Experts(ExpertRows):
         """
         _arguments.expect("routed", routed, Routed)
         self._made.release(routed._made, self._stream(self._like, stream))
+
+    def lost(self) -> list[int]:
+        """Return the ranks that are known to be lost."""
+        return self._made.lost()
+
+    def lost_choices(self) -> int:
+        """Return how many choices of tokens counted as none because the rank of the expert was lost. Waits for the
+        device's answer.
+        """
+        return self._made.lost_choices()
+
+    def lose(self, ranks: Iterable[int], stream: Any = None) -> None:
+        """Have the calls that follow in the stream go on without these ranks, as if they were lost. Nothing brings them
+        back. For experts that are set up with `survive_loss`.
+        """
+        self._made.lose([_count("ranks", rank) for rank in ranks], self._stream(self._like, stream))
 
     def synchronize(self, stream: Any = None) -> None:
         """Wait until the work of a stream is complete, by default the current stream of PyTorch, if a dispatch had its

@@ -379,4 +379,20 @@ class Experts(ExpertRows):
         return self._current_stream(like) if stream is None else _handle(stream)
 
 
-__all__ = ["Experts", "Received", "Routed"]
+def install_deep_ep() -> None:
+    """Let `import deep_ep` import this library's, in this process and in its later children, and say so on standard
+    error. Serving engines then run their expert parallelism on it. It takes PyTorch.
+
+    `python -m mscclpp.ep PROGRAM ARGUMENTS`, or `python -m mscclpp.ep -m MODULE ARGUMENTS`, starts a program so.
+    """
+    from ._deep_ep_install import install
+
+    install()
+
+
+__all__ = ["Experts", "Received", "Routed", "install_deep_ep"]
+
+if __name__ == "__main__":
+    from ._deep_ep_install import run
+
+    run()

@@ -1,0 +1,204 @@
+"""The normal mode of `deep_ep`: each token comes once to a rank, in the order of source rank and token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import torch
+
+from ._deep_ep_setup import Ranks, SetUp, Shape
+from .ep import Routed
+
+#: Rows, or rows of one byte a number with their scales.
+Rows: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+
+
+class Handle(tuple[Any, ...]):
+    """The routing of a dispatch, for `combine` and for a `dispatch` of other rows.
+
+    As a tuple it has two elements: an int32 tensor [R, R], whose element [i, j] is the number of the tokens that go
+    from the ranks up to i to rank j, or None after a dispatch with `num_worst_tokens`; and `is_token_in_rank`.
+    """
+
+    set_up: SetUp
+    routed: Routed
+    #: The number of rows that came, or that there is room for.
+    rows: int
+    #: The choices of this rank's tokens: experts, or ranks if the dispatch had no experts.
+    ids: torch.Tensor
+    #: The number of the experts of the set-up.
+    experts: int
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Returns the tensors that the dispatch made for the handle."""
+        return [each for each in (self[0], self.ids) if each is not None]
+
+
+def layout(ranks: Ranks, topk_idx: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns how many tokens go to each rank, how many to each expert, and which token to which rank."""
+    local = experts_of_rank(ranks, num_experts)
+    is_chosen = topk_idx >= 0
+    tokens = topk_idx.shape[0]
+    # The last column and the last number are of choices that are none.
+    of_rank = topk_idx.new_zeros((tokens, ranks.size + 1), dtype=torch.bool)
+    of_rank.scatter_(1, torch.where(is_chosen, topk_idx // local, ranks.size).long(), True)
+    of_rank = of_rank[:, :-1].contiguous()
+    of_expert = topk_idx.new_zeros(num_experts + 1, dtype=torch.int32)
+    experts = torch.where(is_chosen, topk_idx, num_experts).flatten().long()
+    of_expert.scatter_add_(0, experts, of_expert.new_ones(1).expand_as(experts))
+    return of_rank.sum(0, dtype=torch.int32), of_expert[:-1].contiguous(), of_rank
+
+
+def dispatch(
+    ranks: Ranks,
+    x: Rows,
+    is_token_in_rank: torch.Tensor | None,
+    num_tokens_per_rank: torch.Tensor | None,
+    num_tokens_per_expert: torch.Tensor | None,
+    topk_idx: torch.Tensor | None,
+    topk_weights: torch.Tensor | None,
+    expert_alignment: int,
+    num_worst_tokens: int,
+) -> tuple[Rows, torch.Tensor | None, torch.Tensor | None, list[int], Handle]:
+    """Sends tokens. Returns what came: rows, local ids, weights, and the numbers of rows of the local experts."""
+    rows, scales = _parts(x)
+    if is_token_in_rank is None or num_tokens_per_rank is None or num_tokens_per_expert is None:
+        raise ValueError(
+            "dispatch() without a handle takes is_token_in_rank, num_tokens_per_rank and num_tokens_per_expert, which "
+            "get_dispatch_layout() returns"
+        )
+    tokens, experts = rows.shape[0], num_tokens_per_expert.numel()
+    local = experts_of_rank(ranks, experts)
+    if is_token_in_rank.shape != (tokens, ranks.size):
+        raise ValueError(
+            f"argument 'is_token_in_rank': expected an array of shape {(tokens, ranks.size)}, got "
+            f"{tuple(is_token_in_rank.shape)}"
+        )
+    counts: list[int] = []
+    prefix = None
+    if num_worst_tokens:
+        n, most = num_worst_tokens, -(-num_worst_tokens // ranks.size)
+        if tokens > most:
+            raise ValueError(
+                f"argument 'num_worst_tokens': expected at least {ranks.size} ranks x {tokens} tokens, got {n}; all "
+                "ranks give the same number, for the rank with the most tokens"
+            )
+    else:
+        mine = [num_tokens_per_rank.new_full((1,), tokens), num_tokens_per_rank, num_tokens_per_expert]
+        on_device, on_host = ranks.exchange(torch.cat([each.int() for each in mine]))
+        n, most = sum(each[1 + ranks.rank] for each in on_host), max(each[0] for each in on_host)
+        prefix = on_device[:, 1 : 1 + ranks.size].cumsum(0, dtype=torch.int32)
+        first = 1 + ranks.size + ranks.rank * local
+        sums = (sum(each[e] for each in on_host) for e in range(first, first + local))
+        counts = [-(-each // expert_alignment) * expert_alignment for each in sums]
+
+    ids = None if topk_idx is None else topk_idx.contiguous()
+    if ids is None:
+        # Without choices of experts, a rank is an expert, and a token chooses ranks.
+        of_rank = torch.arange(ranks.size, dtype=torch.int32, device=rows.device)
+        ids, experts = torch.where(is_token_in_rank, of_rank, -1), ranks.size
+    dtype = "bfloat16" if scales is not None else str(rows.dtype).removeprefix("torch.")
+    set_up = ranks.set_up(Shape(experts, ids.shape[1], rows.shape[1], dtype), most)
+    out = tuple(_of_length(each, n) for each in (rows, scales) if each is not None)
+    came_idx = came_weights = None
+    if topk_idx is not None:
+        came_idx = topk_idx.new_full((n, ids.shape[1]), -1)
+    if topk_weights is not None:
+        came_weights = topk_weights.new_zeros((n, ids.shape[1]))
+    experts_of_rows = _of_rows(set_up, rows, scales)
+    routed = experts_of_rows.dispatch(
+        rows,
+        ids,
+        None if topk_weights is None else topk_weights.contiguous(),
+        also=() if scales is None else (scales,),
+        layout="token",
+        out=out,
+        ids_into=came_idx,
+        weights_into=came_weights,
+    )
+    ranks.settle(experts_of_rows)
+    if came_idx is not None and came_weights is not None:
+        came_weights.masked_fill_(came_idx == -1, 0)
+    handle = Handle((prefix, is_token_in_rank))
+    handle.set_up, handle.routed, handle.rows, handle.ids, handle.experts = set_up, routed, n, ids, experts
+    return _rows(out), came_idx, came_weights, counts, handle
+
+
+def dispatch_again(ranks: Ranks, x: Rows, handle: Handle) -> Rows:
+    """Sends other rows the way of an earlier dispatch."""
+    rows, scales = _parts(x)
+    experts = _of_rows(handle.set_up, rows, scales)
+    out = tuple(_of_length(each, handle.rows) for each in (rows, scales) if each is not None)
+    experts.dispatch_again(handle.routed, rows, also=() if scales is None else (scales,), out=out)
+    ranks.settle(experts)
+    return _rows(out)
+
+
+def combine(
+    ranks: Ranks,
+    x: torch.Tensor,
+    handle: Handle,
+    topk_weights: torch.Tensor | None,
+    bias: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Returns the sum of each token's rows, and of its weights."""
+    experts, tokens = handle.set_up.experts, handle.routed.tokens
+    out = x.new_empty((tokens, x.shape[1]))
+    experts.combine(handle.routed, x.contiguous(), out, bias=bias)
+    combined = None
+    if topk_weights is not None:
+        combined = _combine_weights(ranks, handle, topk_weights)
+    ranks.settle(experts)
+    return out, combined
+
+
+def experts_of_rank(ranks: Ranks, num_experts: int) -> int:
+    """Returns the number of experts of each rank."""
+    if num_experts == 0 or num_experts % ranks.size:
+        raise ValueError(f"{num_experts} experts do not divide into {ranks.size} equal parts, one for each rank")
+    return num_experts // ranks.size
+
+
+def _combine_weights(ranks: Ranks, handle: Handle, topk_weights: torch.Tensor) -> torch.Tensor:
+    """Sums the weights as rows of their own, which take the way of the tokens."""
+    if topk_weights.dim() != 2 or topk_weights.shape[0] != handle.rows:
+        raise ValueError(
+            f"argument 'topk_weights': expected weights of {handle.rows} rows, as dispatch() returned them, got "
+            f"{tuple(topk_weights.shape)}"
+        )
+    experts, tokens, k = handle.set_up.experts, handle.routed.tokens, topk_weights.shape[1]
+    width = -(-k // 4) * 4
+    shape = Shape(handle.experts, experts.top_k, width, "float32")
+    of_weights = ranks.set_up(shape, experts.capacity).experts
+    given = topk_weights.new_empty((tokens, width))
+    routed = of_weights.dispatch(given, handle.ids, layout="token", out=_of_length(given, handle.rows))
+    combined = of_weights.combine(routed, torch.nn.functional.pad(topk_weights, (0, width - k)))
+    ranks.settle(of_weights)
+    return combined[:, :k].contiguous()
+
+
+def _parts(x: Rows) -> tuple[torch.Tensor, torch.Tensor | None]:
+    rows, scales = x if isinstance(x, tuple) else (x, None)
+    if rows.dim() != 2:
+        raise ValueError(f"argument 'x': expected rows of shape (tokens, hidden), got {tuple(rows.shape)}")
+    if scales is not None and scales.element_size() != 4:
+        raise TypeError(f"argument 'x': expected scales of 4 bytes, got {scales.dtype}")
+    return rows.contiguous(), None if scales is None else scales.contiguous()
+
+
+def _rows(out: Iterable[torch.Tensor]) -> Rows:
+    rows, *scales = out
+    return (rows, scales[0]) if scales else rows
+
+
+def _of_length(like: torch.Tensor, n: int) -> torch.Tensor:
+    return like.new_empty((n, *like.shape[1:]))
+
+
+def _of_rows(set_up: SetUp, rows: torch.Tensor, scales: torch.Tensor | None) -> Any:
+    """Returns the experts for such rows: of the numbers that combine sums, or of any bytes with their scales."""
+    if scales is None:
+        return set_up.experts
+    scale_bytes = 4 * (scales.shape[1] if scales.dim() == 2 else 1)
+    return set_up.of_rows(row_bytes=rows.shape[1] * rows.element_size(), also=(scale_bytes,))

@@ -1,0 +1,48 @@
+"""Errors for what this `deep_ep` does not have, which say what to use in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+_NVFP4 = "tokens do not travel as nvfp4: send bf16 and quantise what comes, or use use_fp8=True"
+_OVERLAP = (
+    "signals between a combine and the multiplication before it are of a fork of DeepEP: turn the overlap within one "
+    "batch off, and use return_recv_hook=True with two micro-batches"
+)
+#: What to do without arguments of forks.
+_OF_FORKS = {
+    "use_nvfp4": _NVFP4,
+    "x_global_scale": _NVFP4,
+    "overlap": _OVERLAP,
+    "src_signals": _OVERLAP,
+    "src_signal_expect_value": _OVERLAP,
+    "packed_recv_count": _OVERLAP,
+    "comp_signal": _OVERLAP,
+    "block_m": _OVERLAP,
+    "threshold": _OVERLAP,
+    "num_sms": "a Buffer has one limit for all calls: call Buffer.set_num_sms before the first one",
+    "use_fabric": "memory is exported in the way that the device has; leave the argument out",
+}
+
+
+def refuse_unknown(call: str, unknown: Iterable[str]) -> None:
+    """Raises an error if a call was given arguments that it does not have."""
+    names = list(unknown)
+    if names:
+        hints = dict.fromkeys(_OF_FORKS.get(name, "leave it out") for name in names)
+        raise TypeError(f"{call}() has no argument {', '.join(map(repr, names))} in mscclpp: {'; '.join(hints)}")
+
+
+def refuse_internode(call: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{call}() is for ranks on several nodes, and mscclpp.ep works within one: make the Buffer of the ranks of a "
+        "node, and use dispatch() and combine()"
+    )
+
+
+def refuse_masks(what: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{what}: calls that go on without a lost rank are not there yet in mscclpp; a lost rank is an error of the "
+        "next call on all others, so start the job again without it"
+    )

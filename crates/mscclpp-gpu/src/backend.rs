@@ -56,6 +56,9 @@ pub(crate) trait DeviceBackend: Send + Sync {
     /// A live stream of this device's primary context.
     unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>>;
     fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>>;
+    /// # Safety
+    /// A live event of this device's primary context.
+    unsafe fn wrap_event(&self, raw: *mut c_void) -> Result<Arc<dyn EventBackend>>;
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
     /// # Safety
     /// See [`crate::Module::load_binary`].

@@ -1,4 +1,5 @@
 use std::{
+    ffi::c_void,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,6 +17,18 @@ pub struct Event {
 impl Event {
     fn new(backend: Arc<dyn EventBackend>) -> Self {
         Self { backend: OfProcess::new(backend) }
+    }
+
+    /// An event that other code made (a `CUevent` of PyTorch, CuPy or cudarc). It is not destroyed here.
+    ///
+    /// # Safety
+    /// `raw` must be an event of `gpu`'s primary context and stay alive as long as this value and its clones.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] on simulated devices, which have no raw events.
+    pub unsafe fn from_raw(gpu: &Gpu, raw: *mut c_void) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        Ok(Self::new(unsafe { gpu.backend()?.wrap_event(raw)? }))
     }
 
     /// Returns the event for use, or an error in a forked child.

@@ -123,6 +123,17 @@ impl Versioned for Config {
     const LEAST: usize = offset_of!(Self, blocking) + size_of::<c_int>();
 }
 
+/// `ncclConfigExt_t`: an option of a vendor's library. The value is a union in C, of this number and two pointers.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(8))]
+#[allow(missing_docs, reason = "NCCL's documentation has them")]
+pub struct ConfigExt {
+    pub next: *const Self,
+    pub vendor_id: c_int,
+    pub option_id: c_int,
+    pub value: c_int,
+}
+
 /// `ncclCollConfig_t`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -131,7 +142,7 @@ pub struct CollConfig {
     pub size: usize,
     pub magic: c_uint,
     pub version: c_uint,
-    pub ext: *const c_void,
+    pub ext: *const ConfigExt,
     pub min_ctas: c_int,
     pub max_ctas: c_int,
     pub nvls_ctas: c_int,

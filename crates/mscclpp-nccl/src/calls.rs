@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{c_int, c_void},
+    ptr::NonNull,
     sync::Arc,
 };
 
@@ -10,7 +11,7 @@ use mscclpp_collectives::{Kind, Request};
 
 use crate::{
     abi::{CollConfig, Handle},
-    choice::{self, Choice},
+    choice::{self, Choice, Given},
     comm::{self, Backend, Comm},
     failure::Failure,
     operators::data_type,
@@ -51,6 +52,8 @@ pub(crate) struct Call {
     pub(crate) request: Option<Request<'static>>,
     /// How it is to be done. NCCL is not told.
     pub(crate) choice: Choice,
+    /// The event that is recorded when it is launched.
+    pub(crate) launch_event: Option<NonNull<c_void>>,
 }
 
 /// Checks a call of one of NCCL's functions.
@@ -64,7 +67,7 @@ pub(crate) unsafe fn checked(
 ) -> Result<Call, Failure> {
     let comm = comm::of(arguments.comm)?;
     // SAFETY: the caller's promise.
-    let mut choice = unsafe { choice::read(config, &comm.settings)? };
+    let Given { mut choice, launch_event } = unsafe { choice::read(config, &comm.settings)? };
     let request = match comm.backend()? {
         Backend::Handed(_) => None,
         Backend::Ours(ours) => {
@@ -76,7 +79,7 @@ pub(crate) unsafe fn checked(
             Some(request)
         }
     };
-    Ok(Call { comm, what, arguments, request, choice })
+    Ok(Call { comm, what, arguments, request, choice, launch_event })
 }
 
 fn request(comm: &Comm, what: What, arguments: &Arguments) -> Result<Request<'static>, Failure> {

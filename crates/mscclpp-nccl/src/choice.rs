@@ -1,15 +1,26 @@
 //! How single calls are to be done: `ncclCollConfig_t`, and the fewest blocks of a communicator.
 
-use std::ptr;
+use std::{
+    ffi::{c_int, c_void},
+    ptr::{self, NonNull},
+};
 
 use mscclpp_collectives::{Collectives, Protocol, Query, Request, Selection, Selector, Tuned};
 
 use crate::{
-    abi::{CollConfig, UNDEFINED},
+    abi::{CollConfig, ConfigExt, UNDEFINED},
     config::{CLUSTERS, CTA_POLICIES, Settings, blocks, checked},
     failure::Failure,
     pointers::{text, versioned},
 };
+
+/// The configuration of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Given {
+    pub(crate) choice: Choice,
+    /// The event that is recorded when the call is launched. Each rank has its own.
+    pub(crate) launch_event: Option<NonNull<c_void>>,
+}
 
 /// The part of a call's configuration about how it is done. All ranks give the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,7 +31,23 @@ pub(crate) struct Choice {
     pub(crate) protocol: Option<Protocol>,
     /// Whether the call is refused if it cannot be done by that protocol.
     pub(crate) forced: bool,
+    /// The options of `ext`.
+    pub(crate) options: Options,
 }
+
+/// This library's options in the list `ext`. They have an effect where they are possible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Options {
+    /// Option 1: the threads of a block.
+    threads: Option<u32>,
+    /// Option 2: whether an all-reduce has two steps.
+    two_steps: Option<bool>,
+}
+
+/// The `vendorId` of this library's options.
+pub(crate) const VENDOR: c_int = 0x6d_7363;
+/// The most options that a configuration may have, those of other vendors included: a longer list has no end.
+const MOST_OPTIONS: usize = 1000;
 
 const UNSET: CollConfig = CollConfig {
     size: 0,
@@ -41,14 +68,14 @@ const UNSET: CollConfig = CollConfig {
 /// Reads the configuration of a call for a communicator with these settings.
 ///
 /// # Safety
-/// `config` is null, or points to as many bytes as its first field says.
+/// `config` is null, or points to as many bytes as its first field says; the elements of its list `ext` are valid.
 ///
 /// # Errors
 /// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) if the struct was not initialised, or a field has a value that
 /// is not allowed.
-pub(crate) unsafe fn read(config: *const CollConfig, settings: &Settings) -> Result<Choice, Failure> {
+pub(crate) unsafe fn read(config: *const CollConfig, settings: &Settings) -> Result<Given, Failure> {
     if config.is_null() {
-        return Ok(Choice::default());
+        return Ok(Given::default());
     }
     // SAFETY: the caller's promise; the fields are numbers and pointers.
     let given = unsafe { versioned(config, UNSET)? };
@@ -65,11 +92,8 @@ pub(crate) unsafe fn read(config: *const CollConfig, settings: &Settings) -> Res
             "maxCTAs is {most} in ncclCollConfig_t; the communicator has {of_comm} at most"
         )));
     }
-    if !given.launch_completion_event.is_null() {
-        return Err(Failure::usage(
-            "not covered: launchCompletionEvent in ncclCollConfig_t; record the event after the call",
-        ));
-    }
+    // SAFETY: the caller's promise.
+    let options = unsafe { options(given.ext)? };
     // SAFETY: in an initialised configuration the selection is NULL or a C string.
     let name = unsafe { text(given.alg_selection) }.filter(|name| !name.is_empty());
     let protocol =
@@ -79,8 +103,47 @@ pub(crate) unsafe fn read(config: *const CollConfig, settings: &Settings) -> Res
             "algSelection is {name:?} in ncclCollConfig_t; the names are {}",
             Protocol::ALL.map(|known| known.to_string()).join(", ")
         ))),
-        _ => Ok(Choice { least, most, protocol, forced: forced && protocol.is_some() }),
+        _ => Ok(Given {
+            choice: Choice { least, most, protocol, forced: forced && protocol.is_some(), options },
+            launch_event: NonNull::new(given.launch_completion_event),
+        }),
     }
+}
+
+/// Reads the list `ext`. Options of other vendors are theirs.
+///
+/// # Safety
+/// Each pointer of the list is null or points to an element.
+///
+/// # Errors
+/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) for an option that is not known, is there twice, or has a value
+/// that is not allowed; and for a list without an end.
+unsafe fn options(mut next: *const ConfigExt) -> Result<Options, Failure> {
+    let refused = |what: String| Err(Failure::argument(format!("ext in ncclCollConfig_t: {what}")));
+    let mut options = Options::default();
+    for _ in 0..MOST_OPTIONS {
+        // SAFETY: the caller's promise.
+        let Some(ConfigExt { next: behind, vendor_id, option_id, value }) = (unsafe { next.as_ref() }) else {
+            return Ok(options);
+        };
+        next = *behind;
+        if *vendor_id != VENDOR {
+            continue;
+        }
+        let twice = match (*option_id, *value) {
+            (1, 32..=1024) if value % 32 == 0 => options.threads.replace(value.unsigned_abs()).is_some(),
+            (1, _) => {
+                return refused(format!("option 1 (threads) is {value}; it is a multiple of 32, up to 1024"));
+            }
+            (2, 0 | 1) => options.two_steps.replace(*value == 1).is_some(),
+            (2, _) => return refused(format!("option 2 (two steps) is {value}; 0 and 1 are allowed")),
+            _ => return refused(format!("option {option_id} of vendor {VENDOR:#x}, which has 1 and 2")),
+        };
+        if twice {
+            return refused(format!("option {option_id} is there twice"));
+        }
+    }
+    refused(format!("more than {MOST_OPTIONS} options: the list has no end"))
 }
 
 impl Choice {
@@ -121,9 +184,9 @@ impl Selector for Choice {
         let blocks = tuned.blocks.max(self.least.unwrap_or(0)).min(self.most.unwrap_or(u32::MAX));
         Selection {
             protocol,
-            two_steps: tuned.two_steps && possible,
+            two_steps: self.options.two_steps.unwrap_or(tuned.two_steps) && possible,
             blocks,
-            threads: tuned.threads_in(blocks),
+            threads: self.options.threads.unwrap_or(tuned.threads_in(blocks)),
         }
     }
 }
@@ -171,6 +234,9 @@ mod tests {
             assert_eq!(of(Choice { least: Some(3), ..usual }, small).blocks, 3);
             let few = of(Choice { most: Some(1), ..usual }, large);
             assert_eq!((few.blocks, few.threads), (1, of(usual, large).threads_in(1)));
+            let options = Options { threads: Some(96), two_steps: Some(true) };
+            let with_options = of(Choice { options, ..usual }, large);
+            assert_eq!((with_options.threads, with_options.two_steps), (96, false), "no all_reduce");
             for protocol in [Protocol::Ll16, Protocol::Simple] {
                 let choice = Choice { protocol: Some(protocol), forced: true, ..usual };
                 assert_eq!(of(choice, small).protocol, protocol);
@@ -195,7 +261,7 @@ mod tests {
     fn given(config: &CollConfig) -> Result<Choice, Failure> {
         let settings = Settings { blocking: true, min_blocks: None, max_blocks: Some(16), name: None };
         // SAFETY: the pointer is to a configuration of at least the size that it states.
-        unsafe { read(config, &settings) }
+        unsafe { read(config, &settings) }.map(|given| given.choice)
     }
 
     const INITIAL: CollConfig = CollConfig { size: size_of::<CollConfig>(), magic: 0xcafe_beef, ..UNSET };
@@ -209,7 +275,31 @@ mod tests {
         assert_eq!(given(&automatic).unwrap(), Choice::default());
         let named = CollConfig { min_ctas: 2, max_ctas: 16, alg_selection: c"ll128".as_ptr(), ..INITIAL };
         let protocol = Some(Protocol::Ll128);
-        assert_eq!(given(&named).unwrap(), Choice { least: Some(2), most: Some(16), protocol, forced: true });
+        let options = Options::default();
+        let expected = Choice { least: Some(2), most: Some(16), protocol, forced: true, options };
+        assert_eq!(given(&named).unwrap(), expected);
+    }
+
+    #[test]
+    fn options_of_this_vendor_are_read_and_those_of_others_are_not() {
+        let option = |next, vendor_id, option_id, value| ConfigExt { next, vendor_id, option_id, value };
+        let of = |ext: &ConfigExt| given(&CollConfig { ext, ..INITIAL }).map(|choice| choice.options);
+        let threads = option(ptr::null(), VENDOR, 1, 256);
+        let other = option(&raw const threads, VENDOR - 1, 1, -9);
+        let both = option(&raw const other, VENDOR, 2, 0);
+        assert_eq!(of(&both).unwrap(), Options { threads: Some(256), two_steps: Some(false) });
+        let mut circle = Box::new(other);
+        circle.next = &raw const *circle;
+        for (ext, said) in [
+            (option(&raw const threads, VENDOR, 1, 64), "option 1 is there twice"),
+            (option(ptr::null(), VENDOR, 1, 33), "option 1 (threads) is 33"),
+            (option(ptr::null(), VENDOR, 2, 2), "option 2 (two steps) is 2"),
+            (option(ptr::null(), VENDOR, 3, 0), "option 3 of vendor 0x6d7363"),
+            (*circle, "the list has no end"),
+        ] {
+            let text = of(&ext).unwrap_err().text;
+            assert!(text.contains("ext in ncclCollConfig_t") && text.contains(said), "{text}");
+        }
     }
 
     #[test]
@@ -230,7 +320,6 @@ mod tests {
             (CollConfig { nvls_ctas: 0, ..INITIAL }, "nvlsCTAs is 0"),
             (CollConfig { cga_cluster_size: 9, ..INITIAL }, "cgaClusterSize is 9"),
             (CollConfig { cta_policy: 4, ..INITIAL }, "CTAPolicy is 4"),
-            (CollConfig { launch_completion_event: ptr::dangling_mut(), ..INITIAL }, "launchCompletionEvent"),
         ] {
             let text = given(&config).unwrap_err().text;
             assert!(text.contains(said), "{text}");

@@ -14,7 +14,7 @@ use crate::{
     comm::{Backend, Comm},
     failure::Failure,
     nccl::{Handed, Nccl, nccl},
-    report,
+    report, streams,
 };
 
 /// Hands a communicator that is being formed over to NCCL. Blocks until all its ranks have called this.
@@ -55,6 +55,13 @@ pub(crate) fn submit(calls: &[Call]) -> Result<(), Failure> {
     nccl.check("ncclGroupStart", std::ptr::null_mut(), unsafe { (nccl.group_start)() })?;
     let made = calls.iter().try_for_each(|call| {
         let Backend::Handed(Handed { comm, .. }) = *call.comm.backend()? else { return Ok(()) };
+        if call.launch_event.is_some() {
+            // SAFETY: the caller of `group::make_with` promised a live stream and event of the communicator's device.
+            unsafe {
+                let stream = streams::of(&call.comm.gpu, call.arguments.stream)?;
+                streams::record_launch(&call.comm.gpu, call, &stream)?;
+            }
+        }
         // SAFETY: the caller of `group::make` promised what NCCL asks for.
         nccl.check("call", comm, unsafe { call_of(nccl, comm, call.what, &call.arguments) }).map(drop)
     });

@@ -174,7 +174,8 @@ pub(crate) unsafe fn make(what: What, arguments: Arguments) -> Result<Code, Fail
 /// Makes a call as [`make`] does, with a configuration that says how it is to be done.
 ///
 /// # Safety
-/// The same as of [`make`]; and `config` is null, or points to as many bytes as its first field says.
+/// The same as of [`make`]; and `config` is null, or points to as many bytes as its first field says, with a list `ext` of valid
+/// elements, and an event of the communicator's device that lives as long as the call's memory.
 pub(crate) unsafe fn make_with(
     what: What,
     arguments: Arguments,
@@ -201,6 +202,15 @@ pub(crate) unsafe fn make_one_sided(call: Result<OneSided, Failure>) -> Result<C
 /// Submits a call of a communicator: at once, or at the end of the group.
 fn call(call: Call) -> Result<Code, Failure> {
     if in_group(|group| group.depth > 0) {
+        let other = |before: &Call| {
+            Arc::ptr_eq(&before.comm, &call.comm)
+                && before.launch_event.is_some_and(|of| Some(of) != call.launch_event)
+        };
+        if call.launch_event.is_some() && in_group(|group| group.calls.iter().any(other)) {
+            return noted(Err(Failure::usage(
+                "a group has two events as launchCompletionEvent in ncclCollConfig_t; a communicator can have one in a group",
+            )));
+        }
         in_group(|group| group.calls.push(call));
         return Ok(Code::SUCCESS);
     }

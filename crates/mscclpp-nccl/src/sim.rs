@@ -1,4 +1,4 @@
-//! Streams and graphs of simulated devices, for C code, in place of the CUDA runtime's. NCCL has none of these functions.
+//! Streams, events and graphs of simulated devices, for C code, in place of the CUDA runtime's. NCCL has none of these functions.
 //!
 //! On simulated devices a `cudaStream_t` is a handle from [`mscclppSimStreamCreate`], or NULL for the device's default stream.
 //! The device memory that `ncclMemAlloc` gives is memory of the process, which C code reads and writes like any other.
@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use mscclpp::{Gpu, Platform, Stream, gpu::Graph};
+use mscclpp::{Event, Gpu, Platform, Stream, gpu::Graph};
 use parking_lot::Mutex;
 
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
 };
 
 static STREAMS: LazyLock<Mutex<HashMap<usize, Stream>>> = LazyLock::new(Mutex::default);
+static EVENTS: LazyLock<Mutex<HashMap<usize, Event>>> = LazyLock::new(Mutex::default);
 static GRAPHS: LazyLock<Mutex<HashMap<usize, Graph>>> = LazyLock::new(Mutex::default);
 
 /// The largest of the handles that mean the default stream: NULL, and CUDA's special handles 1 and 2.
@@ -49,6 +50,16 @@ pub(crate) fn stream_of(gpu: &Gpu, handle: Handle) -> Result<Stream, Failure> {
 
 fn on_current(handle: Handle) -> Result<Stream, Failure> {
     stream_of(&Platform::Sim.current_gpu()?, handle)
+}
+
+/// The event that a handle names.
+pub(crate) fn event_of(handle: Handle) -> Result<Event, Failure> {
+    let event = EVENTS.lock().get(&handle.addr()).cloned();
+    event.ok_or_else(|| {
+        Failure::argument(format!(
+            "the event is {handle:p}: events of simulated devices come from mscclppSimEventCreate"
+        ))
+    })
 }
 
 fn graph_of(handle: Handle) -> Result<Graph, Failure> {
@@ -102,6 +113,40 @@ function! {
     /// Returns `ncclSuccess` if the work of a stream is complete, else `ncclInProgress`.
     fn mscclppSimStreamQuery(stream: Handle) {
         Ok::<_, Failure>(if on_current(stream)?.query()? { Code::SUCCESS } else { Code::IN_PROGRESS })
+    }
+}
+
+function! {
+    /// Makes a stream wait for the point that was last recorded in an event.
+    fn mscclppSimStreamWaitEvent(stream: Handle, event: Handle) {
+        on_current(stream)?.wait_event(&event_of(event)?)
+    }
+}
+
+function! {
+    /// Makes an event.
+    fn mscclppSimEventCreate(event: *mut Handle) {
+        let place = OutPointer::at(event, "event")?;
+        let made = Platform::Sim.current_gpu()?.event(false)?;
+        let handle = new_handle();
+        EVENTS.lock().insert(handle.addr(), made);
+        place.set(handle);
+        Ok::<_, Failure>(())
+    }
+}
+
+function! {
+    /// Destroys an event.
+    fn mscclppSimEventDestroy(event: Handle) {
+        let gone = EVENTS.lock().remove(&event.addr());
+        gone.map(drop).ok_or_else(|| Failure::argument(format!("`event` is {event:p}, which is none")))
+    }
+}
+
+function! {
+    /// Returns `ncclSuccess` if the point that was last recorded in an event is reached, or none was, else `ncclInProgress`.
+    fn mscclppSimEventQuery(event: Handle) {
+        Ok::<_, Failure>(if event_of(event)?.query()? { Code::SUCCESS } else { Code::IN_PROGRESS })
     }
 }
 

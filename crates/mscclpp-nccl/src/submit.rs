@@ -54,9 +54,13 @@ fn submit_of(calls: &[Call]) -> Result<(), Failure> {
 fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> {
     // SAFETY: the caller of `group::make` promised streams of the communicator's device.
     let open = |handle: Handle| unsafe { streams::of(&comm.gpu, handle) };
-    if let [Call { request: Some(request), arguments, choice, .. }] = calls {
+    // SAFETY: the caller of `group::make_with` promised a live event of the communicator's device.
+    let record = |call: &Call, stream| unsafe { streams::record_launch(&comm.gpu, call, stream) };
+    if let [call @ Call { request: Some(request), arguments, choice, .. }] = calls {
         let handle = arguments.stream;
-        return enqueue(comm, ours, slice::from_ref(request), *choice, (handle, &open(handle)?));
+        let stream = open(handle)?;
+        record(call, &stream)?;
+        return enqueue(comm, ours, slice::from_ref(request), *choice, (handle, &stream));
     }
     let mut handles: Vec<Handle> = Vec::new();
     for call in calls {
@@ -70,6 +74,7 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
     // for it after them.
     let Some((stream, others)) = streams.split_first() else { return Ok(()) };
     stream.join(&others.iter().collect::<Vec<_>>(), || {
+        calls.iter().try_for_each(|call| record(call, stream))?;
         by_choice(calls)
             .into_iter()
             .try_for_each(|(choice, requests)| enqueue(comm, ours, &requests, choice, (handle, stream)))

@@ -10,10 +10,11 @@ use std::{
 };
 
 use mscclpp_gpu::{
-    Error, Gpu, Kernel, KernelArgs, KernelObject, LaunchConfig, Module, Owner, Platform, Result, Stream,
+    Error, Event, Gpu, Kernel, KernelArgs, KernelObject, LaunchConfig, Module, Owner, Platform, Result,
+    Stream,
 };
 use mscclpp_gpu_sys::{
-    CAPTURE_MODE_RELAXED, STREAM_NON_BLOCKING,
+    CAPTURE_MODE_RELAXED, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
     hip::{Hip, HipResult},
 };
 use mscclpp_test_support::until;
@@ -103,6 +104,25 @@ pub(crate) fn launches(fake: &Fake) -> Result<()> {
     drop(kept);
     gpu.synchronize()?;
     assert_eq!(Arc::strong_count(&sentinel), 1);
+    records_in_an_event(&gpu, &theirs)
+}
+
+/// Records in an event that another library made, which must still be there to be destroyed.
+fn records_in_an_event(gpu: &Gpu, theirs: &Theirs) -> Result<()> {
+    let (functions, mut raw) = (&theirs.hip.common, ptr::null_mut());
+    // SAFETY: `raw` is valid for the write.
+    let made = unsafe { (functions.event_create.1)(&raw mut raw, EVENT_DISABLE_TIMING) };
+    assert_eq!(made, HipResult::SUCCESS);
+    // SAFETY: the event is destroyed below, after its last use.
+    let event = unsafe { Event::from_raw(gpu, raw)? };
+    theirs.stream(gpu)?.record(&event)?;
+    let waits = gpu.stream()?;
+    waits.wait_event(&event)?;
+    waits.synchronize()?;
+    assert!(event.query()?, "a stream has waited for it");
+    drop(event);
+    // SAFETY: made once, destroyed once.
+    assert_eq!(unsafe { (functions.event_destroy.1)(raw) }, HipResult::SUCCESS);
     Ok(())
 }
 

@@ -225,6 +225,11 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         Ok(Arc::new(Event::create(self, with_timing)?))
     }
 
+    unsafe fn wrap_event(&self, raw: *mut c_void) -> Result<Arc<dyn EventBackend>> {
+        // SAFETY: the caller promises a live event of the device.
+        Ok(Arc::new(unsafe { Event::of_others(self, raw) }))
+    }
+
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
         D::load_module(self, source)
     }

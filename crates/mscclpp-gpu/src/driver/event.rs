@@ -1,4 +1,4 @@
-use std::any::Any;
+use std::{any::Any, ffi::c_void};
 
 use mscclpp_gpu_sys::{Code, EVENT_DEFAULT, EVENT_DISABLE_TIMING, Entry};
 
@@ -12,6 +12,7 @@ use crate::{Error, Result, backend::EventBackend};
 pub(crate) struct Event<D: Api> {
     device: &'static Device<D>,
     raw: Handle<D::Event>,
+    owned: bool,
 }
 
 impl<D: Api> Event<D> {
@@ -21,7 +22,15 @@ impl<D: Api> Event<D> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is valid for the write; the device is the thread's.
         device.context.run(|_| create.call(|create| unsafe { create(&raw mut raw, flags) }))?;
-        Ok(Self { device, raw: Handle(raw) })
+        Ok(Self { device, raw: Handle(raw), owned: true })
+    }
+
+    /// Somebody's event.
+    ///
+    /// # Safety
+    /// `raw` is a live event of the device, and stays so as long as the value is used.
+    pub(super) unsafe fn of_others(device: &'static Device<D>, raw: *mut c_void) -> Self {
+        Self { device, raw: Handle(raw.cast()), owned: false }
     }
 
     pub(super) fn handle(&self) -> *mut D::Event {
@@ -63,6 +72,9 @@ impl<D: Api> EventBackend for Event<D> {
 
 impl<D: Api> Drop for Event<D> {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         let destroy = self.device.functions().event_destroy;
         // SAFETY: made by `create`, destroyed once; the driver frees it when its work is complete.
         self.device.context.take_down(|_| destroy.call(|destroy| unsafe { destroy(self.handle()) }));

@@ -167,6 +167,10 @@ impl DeviceBackend for SimDevice {
         Ok(Arc::new(SimEvent::new(with_timing)))
     }
 
+    unsafe fn wrap_event(&self, _raw: *mut c_void) -> Result<Arc<dyn EventBackend>> {
+        Err(Error::invalid("the simulated platform has no raw events; use Gpu::event"))
+    }
+
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {
         Ok(Arc::new(SimModule::load(source)?))
     }

@@ -3,7 +3,7 @@
 use crate::device;
 use std::{ptr, time::Duration};
 
-use mscclpp_gpu::{DeviceBuffer, Error, Platform, Stream};
+use mscclpp_gpu::{DeviceBuffer, Error, Event, Platform, Stream};
 
 const SECONDS: Duration = Duration::from_secs(60);
 
@@ -192,11 +192,13 @@ fn a_misaligned_value_write_is_refused() {
 }
 
 #[test]
-fn simulated_devices_have_no_raw_streams() {
+fn simulated_devices_have_no_raw_streams_and_events() {
     let gpu = Platform::Sim.gpu(0).unwrap();
-    // SAFETY: refused whatever it is.
-    let result = unsafe { Stream::from_raw(&gpu, ptr::null_mut()) };
-    assert!(matches!(result, Err(Error::InvalidArgument(_))), "{result:?}");
+    // SAFETY: refused whatever they are.
+    let (stream, event) =
+        unsafe { (Stream::from_raw(&gpu, ptr::null_mut()), Event::from_raw(&gpu, ptr::null_mut())) };
+    assert!(matches!(stream, Err(Error::InvalidArgument(_))), "{stream:?}");
+    assert!(matches!(event, Err(Error::InvalidArgument(_))), "{event:?}");
 }
 
 /// Work that was put into a stream comes before what follows in the streams that are joined with it, also if something

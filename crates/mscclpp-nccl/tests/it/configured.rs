@@ -1,8 +1,16 @@
 //! Collectives with a configuration of the call.
 
-use std::{ffi::c_int, ptr};
+use std::{
+    ffi::c_int,
+    ptr,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
-use crate::support::nccl::{CollConfig, INVALID_ARGUMENT, INVALID_USAGE, Numbers, SUCCESS, nccl, ranks};
+use crate::support::nccl::{
+    CollConfig, ConfigExt, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS,
+    Stream, nccl, ranks,
+};
+use mscclpp_test_support::until;
 
 const I64: c_int = 4;
 const SUM: c_int = 0;
@@ -20,8 +28,16 @@ fn each_collective_takes_a_configuration() {
     let named = CollConfig { alg_selection: c"simple".as_ptr(), cta_policy: 2, ..CollConfig::INITIAL };
     let ignored =
         CollConfig { alg_selection: c"tree".as_ptr(), force_alg_selection: 0, ..CollConfig::INITIAL };
+    let options =
+        |next, option_id, number| ConfigExt { next, vendor_id: 0x6d_7363, option_id, value: (number, -1) };
+    let (of_others, threads) =
+        (ConfigExt { vendor_id: 1, ..options(ptr::null(), 9, 9) }, options(ptr::null(), 1, 64));
+    let two_steps = options(&raw const threads, 2, 1);
+    let with_options = CollConfig { ext: &raw const two_steps, ..CollConfig::INITIAL };
+    let of_others = CollConfig { ext: &raw const of_others, ..CollConfig::INITIAL };
     // Pointers are not shared between threads, so each rank is given their numbers.
-    let configs = [&bounded, &named, &ignored].map(|config| ptr::from_ref(config).expose_provenance());
+    let configs = [&bounded, &named, &ignored, &with_options, &of_others]
+        .map(|config| ptr::from_ref(config).expose_provenance());
     ranks(N, |rank| {
         let (nccl, r) = (nccl(), rank.rank);
         let configs = configs.map(ptr::with_exposed_provenance::<CollConfig>);
@@ -93,6 +109,9 @@ fn a_wrong_configuration_is_refused_and_fails_its_group() {
             INVALID_ARGUMENT,
             "NCCL_COLLCONFIG_INITIALIZER",
         );
+        let option = ConfigExt { next: ptr::null(), vendor_id: 0x6d_7363, option_id: 1, value: (1000, 0) };
+        let wrong = CollConfig { ext: &raw const option, ..CollConfig::INITIAL };
+        nccl.fails(with(&wrong), INVALID_ARGUMENT, "option 1 (threads) is 1000");
         // SAFETY: the functions have no arguments.
         unsafe {
             nccl.ok((nccl.ncclGroupStart)());
@@ -144,6 +163,108 @@ fn a_group_has_calls_with_and_without_configurations_beside_messages() {
         for (sum, i) in sums.iter().zip(0..) {
             assert_eq!(sum.read(), [1 + 2 * i; 1000]);
         }
+        rank.destroy();
+    });
+}
+
+/// An event.
+struct Event(Handle);
+
+impl Event {
+    fn new() -> Self {
+        let (nccl, mut event) = (nccl(), ptr::null_mut());
+        // SAFETY: the function writes a handle to a place for one.
+        nccl.ok(unsafe { (nccl.mscclppSimEventCreate)(&raw mut event) });
+        Self(event)
+    }
+
+    fn is_reached(&self) -> bool {
+        let nccl = nccl();
+        // SAFETY: the event lives.
+        match unsafe { (nccl.mscclppSimEventQuery)(self.0) } {
+            SUCCESS => true,
+            code => {
+                assert_eq!(code, IN_PROGRESS, "{}", nccl.last_error(ptr::null_mut()));
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once.
+        unsafe { (nccl().mscclppSimEventDestroy)(self.0) };
+    }
+}
+
+/// Adds up `numbers` with an event.
+fn with_event(rank: &Rank, numbers: &Numbers<i64>, event: Handle) -> c_int {
+    let config = CollConfig { launch_completion_event: event, ..CollConfig::INITIAL };
+    let memory = numbers.ptr();
+    // SAFETY: the memory has eight numbers, and lives until the stream is synchronised, as does the event.
+    unsafe {
+        (nccl().ncclAllReduceConfig)(memory, memory, 8, I64, SUM, rank.comm, rank.stream.0, &raw const config)
+    }
+}
+
+#[test]
+fn an_event_marks_when_a_call_is_launched_and_not_when_it_is_complete() {
+    let calls = AtomicUsize::new(0);
+    ranks(N, |rank| {
+        let (nccl, numbers, event) = (nccl(), Numbers::new(&[1i64; 8]), Event::new());
+        if rank.rank == 0 {
+            nccl.ok(with_event(&rank, &numbers, ptr::null_mut()));
+            nccl.ok(with_event(&rank, &numbers, event.0));
+            assert!(!event.is_reached(), "the call before waits for the other rank");
+            let waits = Stream::new();
+            // SAFETY: stream and event live.
+            nccl.ok(unsafe { (nccl.mscclppSimStreamWaitEvent)(waits.0, event.0) });
+            calls.store(1, Ordering::SeqCst);
+            until("the launch of the second call", || event.is_reached());
+            waits.synchronize();
+            // SAFETY: the stream lives.
+            assert_eq!(unsafe { (nccl.mscclppSimStreamQuery)(rank.stream.0) }, IN_PROGRESS);
+            calls.store(2, Ordering::SeqCst);
+        } else {
+            for (call, event) in [(1, ptr::null_mut()), (2, event.0)] {
+                until("the other rank's call", || calls.load(Ordering::SeqCst) >= call);
+                nccl.ok(with_event(&rank, &numbers, event));
+            }
+        }
+        rank.stream.synchronize();
+        assert!(event.is_reached());
+        assert_eq!(numbers.read(), [4; 8]);
+        rank.destroy();
+    });
+}
+
+#[test]
+fn a_group_has_one_event_for_a_communicator() {
+    ranks(N, |rank| {
+        let nccl = nccl();
+        let (all, events) = ([0, 1, 2].map(|_| Numbers::new(&[1i64; 8])), [Event::new(), Event::new()]);
+        let group = |given: [Handle; 3]| {
+            // SAFETY: the functions have no arguments.
+            nccl.ok(unsafe { (nccl.ncclGroupStart)() });
+            let made = all.iter().zip(given).map(|(numbers, event)| with_event(&rank, numbers, event)).max();
+            // SAFETY: as above.
+            (made, unsafe { (nccl.ncclGroupEnd)() })
+        };
+        let [one, other] = events.each_ref().map(|event| event.0);
+        assert_eq!(group([one, ptr::null_mut(), other]), (Some(INVALID_USAGE), INVALID_USAGE));
+        nccl.fails(INVALID_USAGE, INVALID_USAGE, "two events as launchCompletionEvent");
+        assert_eq!(group([one, ptr::null_mut(), one]), (Some(SUCCESS), SUCCESS));
+        rank.stream.synchronize();
+        assert!(events[0].is_reached());
+        for numbers in &all {
+            assert_eq!(numbers.read(), [2; 8]);
+        }
+        nccl.fails(
+            with_event(&rank, &all[0], ptr::dangling_mut()),
+            INVALID_ARGUMENT,
+            "mscclppSimEventCreate",
+        );
         rank.destroy();
     });
 }

@@ -64,6 +64,15 @@ impl Config {
     pub(crate) const NOT_BLOCKING: Self = Self { blocking: 0, ..Self::INITIAL };
 }
 
+/// `ncclConfigExt_t`, with the number of its union, and the rest of that.
+#[repr(C)]
+pub(crate) struct ConfigExt {
+    pub(crate) next: *const Self,
+    pub(crate) vendor_id: c_int,
+    pub(crate) option_id: c_int,
+    pub(crate) value: (c_int, c_int),
+}
+
 /// `ncclCollConfig_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -71,7 +80,7 @@ pub(crate) struct CollConfig {
     pub(crate) size: usize,
     pub(crate) magic: c_uint,
     pub(crate) version: c_uint,
-    pub(crate) ext: *const c_void,
+    pub(crate) ext: *const ConfigExt,
     pub(crate) min_ctas: c_int,
     pub(crate) max_ctas: c_int,
     pub(crate) nvls_ctas: c_int,
@@ -274,6 +283,10 @@ functions! {
     mscclppSimStreamDestroy: fn(Handle) -> c_int;
     mscclppSimStreamSynchronize: fn(Handle) -> c_int;
     mscclppSimStreamQuery: fn(Handle) -> c_int;
+    mscclppSimStreamWaitEvent: fn(Handle, Handle) -> c_int;
+    mscclppSimEventCreate: fn(*mut Handle) -> c_int;
+    mscclppSimEventDestroy: fn(Handle) -> c_int;
+    mscclppSimEventQuery: fn(Handle) -> c_int;
     mscclppSimStreamBeginCapture: fn(Handle) -> c_int;
     mscclppSimStreamEndCapture: fn(Handle, *mut Handle) -> c_int;
     mscclppSimGraphLaunch: fn(Handle, Handle) -> c_int;

@@ -38,7 +38,8 @@ impl CollectivesBuilder {
     }
 
     /// The most blocks that a call has, of 1024 threads at most. If not given: 256 between two ranks, and between up to four with
-    /// the usual scratch or more; else 128; and 4 on simulated devices. All ranks give the same.
+    /// the usual scratch or more; else 128; and 4 on simulated devices. Where the [scratch](Self::scratch) has no room for so
+    /// many, half as many, and so on. All ranks give the same.
     ///
     /// If several ranks share a device, give each its part. When these are threads of one process, let them capture
     /// and make graphs while no call of any of them runs: a GPU has been seen to make a graph only when its kernels
@@ -70,7 +71,7 @@ impl CollectivesBuilder {
     }
 
     /// The most device memory that it takes, in bytes: 128 MiB if not given, and 16 MiB on simulated devices. With
-    /// less, large messages go in smaller chunks. All ranks give the same.
+    /// less, large messages go in smaller chunks, and calls may have fewer blocks. All ranks give the same.
     pub fn scratch(mut self, bytes: u64) -> Self {
         self.options.scratch = Some(bytes);
         self

@@ -8,8 +8,8 @@ use std::{
 /// A pointer to a type that C code does not see: `ncclComm_t`, `ncclWindow_t`, `cudaStream_t` and others.
 pub type Handle = *mut c_void;
 
-/// `NCCL_VERSION_CODE`.
-pub(crate) const VERSION: c_int = 22_809;
+/// The version that `ncclGetVersion` returns if nothing else is set, as a `NCCL_VERSION_CODE`.
+pub(crate) const VERSION: u32 = 22_809;
 /// `NCCL_CONFIG_UNDEF_INT`.
 pub(crate) const UNDEFINED: c_int = c_int::MIN;
 

@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf, sync::OnceLock, time::Duration};
 use mscclpp::bootstrap::Family;
 
 use crate::{
+    abi::VERSION,
     failure::Failure,
     files::{self, Files},
     interface::Pattern,
@@ -58,7 +59,9 @@ pub(crate) struct Env {
     pub(crate) timeout: Duration,
     /// `MSCCLPP_NCCL_CALLS_AT_ONCE`: how many communicators' calls have room on a device at the same time.
     pub(crate) calls_at_once: u32,
-    /// `MSCCLPP_NCCL_SCRATCH`: how many MiB of device memory a communicator takes.
+    /// `MSCCLPP_NCCL_VERSION`: the version that `ncclGetVersion` returns.
+    pub(crate) version: u32,
+    /// `MSCCLPP_NCCL_SCRATCH`, else what follows from `NCCL_BUFFSIZE`: how many MiB of device memory a communicator takes.
     pub(crate) scratch: Option<u32>,
     /// `NCCL_COMM_ID`: where rank 0 listens, in place of a unique id.
     pub(crate) address: Option<String>,
@@ -87,7 +90,8 @@ pub(crate) enum Value {
 }
 
 /// The variables of NCCL that have an effect on this library.
-const OF_NCCL: [&str; 11] = [
+const OF_NCCL: [&str; 12] = [
+    "NCCL_BUFFSIZE",
     "NCCL_CONF_FILE",
     "NCCL_DEBUG",
     "NCCL_DEBUG_FILE",
@@ -140,6 +144,7 @@ impl Env {
             ("MSCCLPP_NCCL_CALLS_AT_ONCE", number(Some(env.calls_at_once))),
             ("MSCCLPP_NCCL_SAME_GPU", flag(env.same_gpu)),
             ("MSCCLPP_NCCL_SCRATCH", number(env.scratch)),
+            ("MSCCLPP_NCCL_VERSION", number(Some(env.version))),
             ("MSCCLPP_NCCL_TIMEOUT", Value::Number(i64::try_from(env.timeout.as_secs()).ok())),
             text("MSCCLPP_NCCL_DEBUG"),
             text("MSCCLPP_NCCL_DUMP"),
@@ -166,7 +171,8 @@ impl Env {
             same_gpu: reader.flag("MSCCLPP_NCCL_SAME_GPU")?.unwrap_or(false),
             timeout: Duration::from_secs(seconds.into()),
             calls_at_once: reader.number("MSCCLPP_NCCL_CALLS_AT_ONCE", 1..=32)?.unwrap_or(4),
-            scratch: reader.number("MSCCLPP_NCCL_SCRATCH", 1..=4096)?,
+            version: reader.number("MSCCLPP_NCCL_VERSION", 20_900..=99_999)?.unwrap_or(VERSION),
+            scratch: reader.scratch()?,
             address: reader.text("NCCL_COMM_ID")?,
             blocking: reader.flag("NCCL_COMM_BLOCKING")?.unwrap_or(true),
             interface: reader.text("NCCL_SOCKET_IFNAME")?.map(|text| Pattern::parse(&text)),
@@ -218,6 +224,17 @@ impl Reader<'_> {
         Ok(u32::try_from(cut).ok())
     }
 
+    /// The scratch in MiB. That of `NCCL_BUFFSIZE` is 32 times as much, as NCCL's usual 4 MiB stand for the usual 128, but at
+    /// least 16, with which any number of ranks of a node can communicate.
+    fn scratch(&self) -> Result<Option<u32>, Failure> {
+        if let Some(mebibytes) = self.number("MSCCLPP_NCCL_SCRATCH", 1..=4096)? {
+            return Ok(Some(mebibytes));
+        }
+        let Some(text) = self.text("NCCL_BUFFSIZE")? else { return Ok(None) };
+        let bytes: i64 = text.parse().map_err(|_| bad("NCCL_BUFFSIZE", &text, "a number of bytes"))?;
+        Ok(u32::try_from((bytes / (4 << 20 >> 7)).clamp(16, 4096)).ok())
+    }
+
     fn number(
         &self,
         name: &'static str,
@@ -259,6 +276,14 @@ mod tests {
         assert!(!env("NCCL_COMM_BLOCKING", "0").unwrap().blocking);
         assert_eq!(env("NCCL_MAX_CTAS", "16").unwrap().max_ctas, Some(16));
         assert_eq!(env("NCCL_SOCKET_FAMILY", "AF_INET6").unwrap().family, Some(Family::V6));
+        for (bytes, mebibytes) in [("4194304", 128), ("2097153", 64), ("1", 16), ("99999999999", 4096)] {
+            assert_eq!(env("NCCL_BUFFSIZE", bytes).unwrap().scratch, Some(mebibytes));
+        }
+        let both = Env::from_lookup(|name| match name {
+            "NCCL_BUFFSIZE" => Some("4194304".into()),
+            _ => (name == "MSCCLPP_NCCL_SCRATCH").then(|| "3".into()),
+        });
+        assert_eq!(both.unwrap().scratch, Some(3));
         assert_eq!(env("NCCL_COMM_ID", "10.0.0.1:4000").unwrap().address.as_deref(), Some("10.0.0.1:4000"));
     }
 
@@ -281,6 +306,8 @@ mod tests {
             ("MSCCLPP_NCCL_SAME_GPU", "yes", "0, 1, false or true"),
             ("NCCL_SOCKET_FAMILY", "ipv4", "AF_INET6"),
             ("NCCL_MIN_CTAS", "many", "from 1 to 64"),
+            ("NCCL_BUFFSIZE", "4M", "a number of bytes"),
+            ("MSCCLPP_NCCL_VERSION", "2.32.3", "a number from 20900 to 99999"),
             ("MSCCLPP_NCCL_DEBUG", "VERBOSE", "VERSION, WARN or INFO"),
         ] {
             let text = env(name, value).unwrap_err().text;

@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    abi::{Code, Config, Handle, SimInfo, Team, UniqueId, VERSION},
+    abi::{Code, Config, Handle, SimInfo, Team, UniqueId},
     answers::{self, answered_anywhere, function},
     calls::{Arguments, What},
     comm::{self, Backend},
@@ -294,8 +294,12 @@ nccl! {
 plain! {
     /// The version of NCCL whose interface this is. It works also in forked children, as programs may ask for it at any time.
     fn ncclGetVersion/pncclGetVersion(version: *mut c_int) -> Code {
-        // SAFETY: the caller passes NULL or the address of a number, as NCCL asks for.
-        answered_anywhere("ncclGetVersion", || unsafe { OutPointer::at(version, "version") }.map(|place| place.set(VERSION)))
+        answered_anywhere("ncclGetVersion", || {
+            // SAFETY: the caller passes NULL or the address of a number, as NCCL asks for.
+            let place = unsafe { OutPointer::at(version, "version")? };
+            place.set(Env::of_process()?.version.cast_signed());
+            Ok(())
+        })
     }
 
     /// The meaning of a code, as a text.

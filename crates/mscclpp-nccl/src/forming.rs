@@ -280,7 +280,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
 fn named(error: Error) -> Failure {
     let Error::Below(mscclpp::Error::Differ { what, .. }) = &error else { return error.into() };
     let variable = match *what {
-        "scratch" => "MSCCLPP_NCCL_SCRATCH",
+        "scratch" => "MSCCLPP_NCCL_SCRATCH (or NCCL_BUFFSIZE)",
         "check_calls" => "MSCCLPP_CHECK_CALLS",
         "calls_at_once" => "MSCCLPP_NCCL_CALLS_AT_ONCE",
         "platforms (1 is simulated)" => "MSCCLPP_PLATFORM",

@@ -10,7 +10,6 @@ use std::{
 };
 
 use crate::{
-    abi::VERSION,
     env::{Env, Level},
     files::{self, Files},
 };
@@ -76,8 +75,10 @@ pub(crate) fn begin() {
     BEGUN.get_or_init(|| {
         let opened = open_file();
         FILE.get_or_init(|| opened);
-        if of_process() >= Level::Version {
-            let [major, minor, patch] = [VERSION / 10_000, VERSION / 100 % 100, VERSION % 100];
+        if let Ok(Env { version, .. }) = Env::of_process()
+            && of_process() >= Level::Version
+        {
+            let [major, minor, patch] = [version / 10_000, version / 100 % 100, version % 100];
             always(&format!(
                 "NCCL version {major}.{minor}.{patch}, by mscclpp {}",
                 env!("CARGO_PKG_VERSION")

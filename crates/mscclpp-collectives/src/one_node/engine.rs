@@ -52,7 +52,10 @@ impl OneNode {
     /// [`Error::InvalidArgument`] for too little scratch, and those of connecting.
     pub(crate) fn connect(rank: &RankState, among_nodes: bool) -> Result<Self> {
         let RankState { gpu, group, options, .. } = rank;
-        let layout = Layout::new(rank.n_ranks(), rank.max_blocks, rank.scratch_bytes)?;
+        let layout = match options.max_blocks {
+            Some(blocks) => Layout::new(rank.n_ranks(), blocks, rank.scratch_bytes)?,
+            None => Layout::with_room(rank.n_ranks(), rank.max_blocks, rank.scratch_bytes)?,
+        };
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
         let kernels = Kernels::on(gpu, group.ranks().len(), options.overlap)?;
         let scratch = Scratch::connect(group, gpu, layout.total)?;

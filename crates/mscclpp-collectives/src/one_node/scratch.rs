@@ -46,6 +46,16 @@ impl Layout {
         )))
     }
 
+    /// For calls of up to `most` blocks, or half as many and so on, until they have room in the scratch.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no room for one.
+    pub(crate) fn with_room(ranks: usize, most: u32, scratch_bytes: u64) -> Result<Self> {
+        let halves = std::iter::successors(Some(most), |blocks| Some(blocks / 2).filter(|half| *half > 0));
+        let fits = |blocks: &u32| Self::within(ranks, *blocks, scratch_bytes).total <= scratch_bytes;
+        Self::new(ranks, halves.into_iter().find(fits).unwrap_or(1), scratch_bytes)
+    }
+
     fn within(ranks: usize, max_blocks: u32, scratch_bytes: u64) -> Self {
         let (ranks, blocks) = (ranks as u64, u64::from(max_blocks));
         // Slots of other ranks: what a rank sends to itself does not go through the scratch.
@@ -192,6 +202,20 @@ mod tests {
         // Whole rows, if few lanes have a chunk more; otherwise as many chunks for each lane.
         assert_eq!(layout.chunk(Some(128 * 460_800), 128, false, true), 16 << 10);
         assert_eq!(layout.chunk(Some(128 * 20_000), 128, false, true), 10_000);
+    }
+
+    #[test]
+    fn blocks_are_fewer_where_the_scratch_has_no_room() {
+        let blocks = |ranks, most, mebibytes: u64| {
+            Layout::with_room(ranks, most, mebibytes << 20).map(|layout| layout.max_blocks)
+        };
+        let cases =
+            [(8, 128, 128, 128), (16, 128, 128, 64), (8, 128, 16, 16), (16, 128, 16, 8), (2, 256, 1, 16)];
+        for (ranks, most, mebibytes, expected) in cases {
+            assert_eq!(blocks(ranks, most, mebibytes).unwrap(), expected, "{ranks} {mebibytes}");
+        }
+        let error = blocks(16, 128, 1).unwrap_err().to_string();
+        assert!(error.contains("1048576 bytes of scratch are too few for 16 ranks and 1 blocks"), "{error}");
     }
 
     #[test]

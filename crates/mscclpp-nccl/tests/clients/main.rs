@@ -41,6 +41,11 @@ fn main() -> ExitCode {
             succeeds(&mut command, LIMIT).map(drop)
         })
         .with_ignored_flag(!python_has("ctypes")),
+        Trial::test("nccl4py_on_simulated_devices", || {
+            let mut command = script("by_nccl4py.py");
+            succeeds(command.env("LD_PRELOAD", path()).env("MSCCLPP_NCCL_VERSION", "23203"), LIMIT).map(drop)
+        })
+        .with_ignored_flag(!python_has("nccl.core")),
         two(
             "ctypes",
             || {

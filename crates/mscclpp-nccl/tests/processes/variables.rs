@@ -173,9 +173,16 @@ fn dump() -> Result<(), Failed> {
 fn parameters() -> Result<(), Failed> {
     let mut command = quiet("parameters");
     command.env("NCCL_MAX_CTAS", "128").env("NCCL_COMM_BLOCKING", "false").env("NCCL_SOCKET_IFNAME", "=lo");
+    command.env("NCCL_BUFFSIZE", "1048576");
     let output = child::output_within(LIMIT, &mut command);
     let text = String::from_utf8_lossy(&output.stderr);
-    for said in ["NCCL_MAX_CTAS=64", "NCCL_MIN_CTAS=", "NCCL_COMM_BLOCKING=0", "NCCL_SOCKET_IFNAME==lo"] {
+    for said in [
+        "NCCL_MAX_CTAS=64",
+        "MSCCLPP_NCCL_SCRATCH=32",
+        "NCCL_MIN_CTAS=",
+        "NCCL_COMM_BLOCKING=0",
+        "NCCL_SOCKET_IFNAME==lo",
+    ] {
         assert!(text.lines().any(|line| line.ends_with(&format!("] {said}"))), "{said:?} is not in {text}");
     }
     let malformed = child::output_within(LIMIT, quiet("parameters").env("NCCL_MAX_CTAS", "many"));
@@ -201,6 +208,7 @@ fn debug_file() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let mut command = quiet("both_ranks");
     command.env("NCCL_DEBUG", "VERSION").env("NCCL_DEBUG_FILE", folder.path().join("%h.%p.log"));
+    command.env("MSCCLPP_NCCL_VERSION", "23203");
     let output = child::output_within(LIMIT, &mut command);
     assert!(
         output.status.success() && output.stderr.is_empty(),
@@ -213,7 +221,7 @@ fn debug_file() -> Result<(), Failed> {
     let said = fs::read_to_string(file.path())?;
     let process = name.trim_end_matches(".log").rsplit('.').next().unwrap_or_default();
     assert!(!name.contains('%') && process.parse::<u32>().is_ok(), "{name}");
-    assert!(said.starts_with(&format!("mscclpp-nccl [{process}] NCCL version 2.28.9, ")), "{said}");
+    assert!(said.starts_with(&format!("mscclpp-nccl [{process}] NCCL version 2.32.3, ")), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     Ok(())
 }
@@ -227,10 +235,12 @@ fn lines() -> Result<(), Failed> {
     println!("{text}");
     assert!(output.status.success());
     for said in [
+        "NCCL version 2.28.9, by mscclpp ",
         "ignored: ",
         "NCCL_ALGO",
         "NCCL_NVLS_ENABLE",
         "of rank 1 of 2: on sim device 1",
+        "rank 0 by peer memory with atomics, rank 1 by this device; all_reduce by ",
         "all_reduce by ll16 up to",
         "of rank 0 of 2 was destroyed; 1 AllReduce of 400 bytes (",
     ] {

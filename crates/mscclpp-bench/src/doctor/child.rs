@@ -76,11 +76,31 @@ pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
         command.args(["doctor", "--examine", &name_of(examination)]);
         command
     });
-    match command.and_then(|mut command| start(&mut command)) {
-        Ok(child) => listen(child, section, STEP, ALL_STEPS),
+    run(
+        command,
+        section,
+        (STEP, ALL_STEPS),
+        "run this program where it may start processes, from a file that is still there",
+    )
+}
+
+/// Starts a process that reports lines, and returns its findings. `limits` are for each step and for all; `remedy` helps if the
+/// process cannot be started.
+pub(super) fn run(
+    command: io::Result<Command>,
+    section: Section,
+    (step, all): (Duration, Duration),
+    remedy: &str,
+) -> Vec<Finding> {
+    let started = command.and_then(|mut command| {
+        start(&mut command).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", command.get_program().display()))
+        })
+    });
+    match started {
+        Ok(child) => listen(child, section, step, all),
         Err(error) => {
-            let reason = format!("starting this program again failed: {error}");
-            let remedy = "run it where it may start processes, from a file that is still there";
+            let reason = format!("the examination cannot be started: {error}");
             vec![section.problem("examination", reason, remedy)]
         }
     }

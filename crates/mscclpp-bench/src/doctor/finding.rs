@@ -21,6 +21,7 @@ pub(super) enum Section {
     Launcher,
     Compilers,
     Limits,
+    Nccl,
 }
 
 impl Section {
@@ -42,6 +43,7 @@ impl Section {
             Self::Launcher => "Launcher",
             Self::Compilers => "Compilers of kernels",
             Self::Limits => "Limits",
+            Self::Nccl => "NCCL, as the modules of a Python environment call it (--: not this library)",
         }
     }
 

@@ -11,6 +11,7 @@ mod finding;
 mod gpu_direct;
 mod limits;
 mod loopback;
+mod nccl;
 mod network;
 mod peers;
 mod platforms;
@@ -38,6 +39,9 @@ pub(crate) struct Options {
     /// JSON).
     #[arg(long)]
     strict: bool,
+    /// Say only which NCCL library PyTorch, JAX and CuPy call in the environment of this Python, and why. It imports them.
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, require_equals = true, default_missing_value = "python3")]
+    nccl: Option<String>,
     /// Make only this examination, and report to the process that started this one.
     #[arg(long, hide = true)]
     examine: Option<Examination>,
@@ -78,8 +82,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error + Send + 
         child::serve(examination.parts().0);
         return Ok(ExitCode::SUCCESS);
     }
-    // Examinations run one after the other, because two that measure would disturb each other.
-    let report = Report::of(Examination::value_variants().iter().flat_map(child::examine).collect());
+    let report = match &options.nccl {
+        Some(python) => Report::of_nccl(nccl::examine(python)),
+        // Examinations run one after the other, because two that measure would disturb each other.
+        None => Report::of(Examination::value_variants().iter().flat_map(child::examine).collect()),
+    };
     let text = if options.json { report.to_json()? } else { report.to_string() };
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())

@@ -21,10 +21,21 @@ struct Json {
 }
 
 impl Report {
+    /// The report about the machine.
     pub(super) fn of(findings: Vec<Finding>) -> Self {
+        let all = Section::value_variants().iter().copied();
+        Self::with(all.filter(|section| *section != Section::Nccl), findings)
+    }
+
+    /// The report about a Python environment.
+    pub(super) fn of_nccl(findings: Vec<Finding>) -> Self {
+        Self::with([Section::Nccl], findings)
+    }
+
+    fn with(sections: impl IntoIterator<Item = Section>, findings: Vec<Finding>) -> Self {
         // Every section exists, so that readers of the JSON need not check.
-        let all = Section::value_variants().iter();
-        let mut sections: BTreeMap<_, Vec<_>> = all.map(|section| (*section, Vec::new())).collect();
+        let mut sections: BTreeMap<_, Vec<_>> =
+            sections.into_iter().map(|section| (section, Vec::new())).collect();
         for mut finding in findings {
             // The key of the map now says the section.
             if let Some(section) = finding.section.take() {

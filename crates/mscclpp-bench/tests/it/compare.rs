@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
 };
@@ -55,15 +55,7 @@ impl Libraries {
         let source = folder.path().join("fake_nccl.cpp");
         fs::write(&source, SOURCE).map_err(|error| error.to_string())?;
         for (name, flags) in [("new.so", &[][..]), ("old.so", &["-DOLD"])] {
-            let compilers = ["MSCCLPP_CXX", "CXX"].into_iter().filter_map(std::env::var_os);
-            let mut compilers = compilers.chain(["c++", "g++", "clang++"].map(Into::into));
-            let output = compilers.find_map(|compiler| {
-                let mut command = Command::new(compiler);
-                command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]);
-                command.arg(folder.path().join(name)).arg(&source).args(flags).output().ok()
-            });
-            let output = output.ok_or("there is no C++ compiler")?;
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            shared_library(&source, &folder.path().join(name), flags)?;
         }
         Ok(Self { folder })
     }
@@ -71,6 +63,23 @@ impl Libraries {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
+}
+
+/// Compiles a library.
+///
+/// # Errors
+/// If there is no C++ compiler.
+pub(crate) fn shared_library(source: &Path, library: &Path, flags: &[&str]) -> Result<(), String> {
+    let compilers = ["MSCCLPP_CXX", "CXX"].into_iter().filter_map(std::env::var_os);
+    let mut compilers = compilers.chain(["c++", "g++", "clang++"].map(Into::into));
+    let output = compilers.find_map(|compiler| {
+        let mut command = Command::new(compiler);
+        command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]);
+        command.arg(library).arg(source).args(flags).output().ok()
+    });
+    let output = output.ok_or("there is no C++ compiler")?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 fn libraries() -> &'static Result<Libraries, String> {

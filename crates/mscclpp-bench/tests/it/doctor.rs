@@ -1,13 +1,13 @@
 //! Tests of `mscclpp-bench doctor` on simulated devices: text and JSON agree, and nothing that is missing is reported to
 //! work. The findings about GPUs and adapters are tested if there are some.
 
-use std::process::Command;
+use std::{fs, process::Command};
 
 use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{LIMIT, child::output_within};
 use serde_json::Value;
 
-use super::{program::program, trial};
+use super::{compare::shared_library, program::program, trial};
 
 const SECTIONS: [&str; 11] = [
     "platform",
@@ -43,6 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("doctor::a_device_that_is_asked_for_and_not_there_is_a_problem", no_such_device),
         trial("doctor::no_network", no_network).with_ignored_flag(!may_unshare()),
         trial("doctor::a_launcher_is_understood", launcher),
+        trial("doctor::the_nccl_of_a_python_environment_is_named", nccl).with_ignored_flag(!has_python()),
     ]
 }
 
@@ -230,4 +231,61 @@ fn launcher() -> Result<(), Failed> {
     let report = json(&[&NOTHING[..1], &job[..1]].concat())?;
     assert_eq!(finding(&report, "launcher", "ranks")?["status"], "problem");
     Ok(())
+}
+
+fn has_python() -> bool {
+    Command::new("python3").args(["-c", "import ctypes"]).output().is_ok_and(|output| output.status.success())
+}
+
+/// A folder of Python packages, whose `torch` opens the NCCL of a package by its path, as PyTorch does.
+fn nccl() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    let write = |name: &str, text: &str| {
+        fs::create_dir_all(at(name).parent().expect("a folder")).and_then(|()| fs::write(at(name), text))
+    };
+    let (theirs, ours) = ("nvidia/nccl/lib/libnccl.so.2", "mscclpp/lib/libnccl.so.2");
+    write("nccl.cpp", "extern \"C\" int ncclGetVersion(int* version) { *version = 23007; return 0; }\n")?;
+    write("ours.cpp", "#include \"nccl.cpp\"\nextern \"C\" int mscclppSimSetDevice(int) { return 0; }\n")?;
+    write("torch/__init__.py", &format!("import ctypes\nctypes.CDLL({:?})\n", at(theirs)))?;
+    write("jax/__init__.py", "")?;
+    write("cupy/__init__.py", "raise ImportError('no GPU')\n")?;
+    let compile = |source: &str, library: &str| -> Result<(), Failed> {
+        fs::create_dir_all(at(library).parent().ok_or("a folder")?)?;
+        Ok(shared_library(&at(source), &at(library), &["-Wl,-soname,libnccl.so.2"])?)
+    };
+    compile("nccl.cpp", theirs)?;
+    let packages = folder.path().to_string_lossy().into_owned();
+    let examine = |more: &[(&str, &str)]| -> Result<Value, Failed> {
+        let environment = [&[("PYTHONPATH", packages.as_str())], more].concat();
+        Ok(serde_json::from_str(&doctor(&["--nccl", "--json"], &environment)?.0)?)
+    };
+    let expect = |report: &Value, item: &str, status: &str, said: [&str; 2]| -> Result<(), Failed> {
+        let finding = finding(report, "nccl", item)?;
+        assert_eq!(finding["status"], status, "{finding}");
+        assert!(said.iter().all(|said| finding.to_string().contains(said)), "{finding}");
+        Ok(())
+    };
+
+    // The package of this project is not in the environment yet.
+    let report = examine(&[("VLLM_NCCL_SO_PATH", "/nowhere/libnccl.so.2")])?;
+    let install = "install the Python package mscclpp";
+    expect(&report, "torch", "unavailable", ["NCCL 2.30.7, ", install])?;
+    expect(&report, "torch", "unavailable", [theirs, "by its path"])?;
+    expect(&report, "jax", "unavailable", ["at its first use", install])?;
+    expect(&report, "cupy", "note", ["cannot be imported", "no GPU"])?;
+    expect(&report, "VLLM_NCCL_SO_PATH", "problem", ["/nowhere/libnccl.so.2", "mscclpp.nccl.path()"])?;
+
+    write("mscclpp/__init__.py", "")?;
+    compile("ours.cpp", ours)?;
+    let ours = format!("{packages}/{ours}");
+    expect(&examine(&[])?, "torch", "unavailable", ["NCCL 2.30.7, ", "python -m mscclpp.nccl PROGRAM"])?;
+    let report = examine(&[("LD_PRELOAD", &ours), ("VLLM_NCCL_SO_PATH", &ours)])?;
+    for module in ["torch", "jax"] {
+        expect(&report, module, "ok", ["mscclpp in place of NCCL 2.30.7, ", "LD_PRELOAD names it"])?;
+    }
+    expect(&report, "VLLM_NCCL_SO_PATH", "ok", ["vLLM calls mscclpp in place of NCCL", &ours])?;
+    write("mscclpp/nccl.py", &format!("import ctypes\nctypes.CDLL({ours:?}, ctypes.RTLD_GLOBAL)\n"))?;
+    write("sitecustomize.py", "import mscclpp.nccl\n")?;
+    expect(&examine(&[])?, "torch", "ok", [&ours, "mscclpp.nccl was imported first"])
 }

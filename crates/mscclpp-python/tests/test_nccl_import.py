@@ -131,13 +131,19 @@ def test_a_program_is_started_with_it(tmp_path):
     assert "usage" in run(*start).stderr
 
 
-def test_pytorch_calls_it():
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("there is no PyTorch")
-    program = "import torch\nprint(torch.cuda.nccl.unique_id()[:4].hex())"
+@pytest.mark.parametrize(
+    "module, program",
+    [
+        ("torch", "import torch\nprint(torch.cuda.nccl.unique_id()[:4].hex())"),
+        ("cupy", "from cupy.cuda import nccl\nprint(bytes(b % 256 for b in nccl.get_unique_id()[:4]).hex())"),
+    ],
+)
+def test_modules_call_it(module, program):
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"there is no {module}")
     alone = python(program)
     if alone.returncode != 0:
-        pytest.skip("this PyTorch has no NCCL")
+        pytest.skip(f"this {module} has no NCCL")
     unique_id = (
         "import ctypes\nid = (ctypes.c_char * 128)()\nctypes.CDLL({!r}).ncclGetUniqueId(id)\nprint(id.raw[:4].hex())"
     )
@@ -146,5 +152,6 @@ def test_pytorch_calls_it():
     assert lines_of(python("import mscclpp.nccl\n" + program)) == ours
     child = f"import subprocess, sys, mscclpp.nccl\nsubprocess.run([sys.executable, '-c', {program!r}], check=True)"
     assert lines_of(python(child)) == ours
-    said = python("import torch, mscclpp.nccl").stderr.splitlines()[-1]
-    assert "torch" in said and "import mscclpp.nccl first" in said
+    first = program.splitlines()[0]
+    said = python(f"{first}\nimport mscclpp.nccl").stderr.splitlines()[-1]
+    assert module in said and "import mscclpp.nccl first" in said

@@ -50,6 +50,16 @@ nccl! {
         not_covered("barriers for kernels of NCCL's device API")
     }
 
+    /// Refuses the call, which is not covered. Its arguments are not read.
+    fn ncclGinOutboxCreateRequirement/pncclGinOutboxCreateRequirement() {
+        not_covered("messages of kernels of NCCL's device API")
+    }
+
+    /// Refuses the call, which is not covered. Its arguments are not read.
+    fn ncclGinInboxA2ACreateRequirement/pncclGinInboxA2ACreateRequirement() {
+        not_covered("messages of kernels of NCCL's device API")
+    }
+
     /// Refuses the call, which is not covered.
     fn ncclGetLsaMultimemDevicePointer/pncclGetLsaMultimemDevicePointer(
         _window: Handle, _offset: usize, _outPtr: *mut *mut c_void,

@@ -76,6 +76,8 @@ fn what_is_not_covered_says_so() {
         refused((nccl.ncclDevCommDestroy)(null, null));
         refused((nccl.ncclLsaBarrierCreateRequirement)(team, 1, null, null));
         refused((nccl.ncclGinBarrierCreateRequirement)(null, team, 1, null, null));
+        refused((nccl.ncclGinOutboxCreateRequirement)());
+        refused((nccl.ncclGinInboxA2ACreateRequirement)());
         refused((nccl.ncclLLA2ACreateRequirement)(1, 1, null, null));
         refused((nccl.ncclCftBarrierCreateRequirement)(team, 1, null, null));
         let (mut at, mut id, mut offset) = (null, 0, 0);

@@ -237,6 +237,8 @@ functions! {
     ncclDevCommDestroy: fn(Handle, *const c_void) -> c_int;
     ncclLsaBarrierCreateRequirement: fn(Team, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclGinBarrierCreateRequirement: fn(Handle, Team, c_int, *mut c_void, *mut c_void) -> c_int;
+    ncclGinOutboxCreateRequirement: fn() -> c_int;
+    ncclGinInboxA2ACreateRequirement: fn() -> c_int;
     ncclLLA2ACreateRequirement: fn(c_int, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclCftBarrierCreateRequirement: fn(Team, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclGetLsaMultimemDevicePointer: fn(Handle, usize, *mut *mut c_void) -> c_int;

@@ -4,21 +4,29 @@
 
 use std::{thread, time::Duration};
 
-use crate::support::{Told, builder, ranks, slice, zeros};
-use mscclpp_collectives::{Protocol, ReduceOp, Selection};
+use crate::support::{Told, ranks, slice, zeros};
+use mscclpp_collectives::{Collectives, CollectivesBuilder, Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
 
 #[test]
 fn chunks_go_by_any_number_of_blocks() {
-    [3, 4, 5].into_iter().for_each(chunks_of);
+    for n in [3, 4, 5] {
+        chunks_of(n, |builder| builder.max_blocks(7).scratch(n as u64 * (768 << 10)));
+    }
 }
 
-fn chunks_of(n: usize) {
+/// The number of blocks is not given, so it is what there is room for.
+#[test]
+fn chunks_go_by_the_blocks_that_have_room() {
+    chunks_of(4, |builder| builder.scratch(1 << 20));
+}
+
+fn chunks_of(n: usize, with: impl Fn(CollectivesBuilder) -> CollectivesBuilder + Sync) {
     let seed = Random::new().word();
     ranks(n, |comm, gpu| {
         let chunks = Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 };
         let told = Told::new(chunks);
-        let builder = builder(comm, gpu).max_blocks(7).scratch(n as u64 * (768 << 10)).selector(told.clone());
+        let builder = with(Collectives::builder(comm, gpu)).selector(told.clone());
         let collectives = builder.connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         // The same on all ranks.

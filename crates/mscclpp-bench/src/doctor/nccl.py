@@ -2,7 +2,8 @@
 
     python -c THIS [MODULE]
 
-Without a module it writes about the environment. It runs in the environment that is examined, and needs nothing but Python."""
+Without a module it writes about the environment. It runs in the environment that is examined, and needs nothing but Python.
+"""
 
 import ctypes
 import importlib
@@ -80,8 +81,8 @@ def remedy(module):
     if package():
         return f"import mscclpp.nccl before {module}, or start the program by `python -m mscclpp.nccl PROGRAM`"
     return (
-        f"install the Python package mscclpp in this environment, and import mscclpp.nccl before {module}; or set LD_PRELOAD "
-        "to the libnccl.so that `cargo build --release -p mscclpp-nccl` makes"
+        f"install the Python package mscclpp in this environment, and import mscclpp.nccl before {module}; or set "
+        "LD_PRELOAD to the libnccl.so that `cargo build --release -p mscclpp-nccl` makes"
     )
 
 
@@ -120,5 +121,8 @@ def of_environment():
     found(variable, *(("ok", text) if is_ours else ("unavailable", text, advice)), file=file, is_ours=is_ours)
 
 
-of_module(sys.argv[1]) if len(sys.argv) > 1 else of_environment()
+if len(sys.argv) > 1:
+    of_module(sys.argv[1])
+else:
+    of_environment()
 print("\n" + json.dumps("Done"), flush=True)

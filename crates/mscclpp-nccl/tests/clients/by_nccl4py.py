@@ -2,8 +2,8 @@
 
     LD_PRELOAD=LIBRARY MSCCLPP_NCCL_VERSION=23203 by_nccl4py.py
 
-It runs on simulated devices, which are unknown to the binding's own functions for devices and memory (`cuda.core`): so this client
-gives addresses in place of arrays, and handles of the library in place of streams and events. Each rank is a thread.
+It runs on simulated devices, which the binding's own functions for devices and memory (`cuda.core`) do not know. So this
+client gives addresses in place of arrays, and handles of the library in place of streams and events. Each rank is a thread.
 """
 
 import concurrent.futures
@@ -73,7 +73,9 @@ class Rank:
     def __init__(self, rank, unique_id):
         self.rank = rank
         sim("SetDevice", rank)
-        config = nccl.NCCLConfig(blocking=True, max_ctas=8, comm_name="all", num_rma_ctx=2, cta_policy=nccl.CTAPolicy.ZERO)
+        config = nccl.NCCLConfig(
+            blocking=True, max_ctas=8, comm_name="all", num_rma_ctx=2, cta_policy=nccl.CTAPolicy.ZERO
+        )
         self.comm = nccl.Communicator.init(RANKS, rank, unique_id, config)
         self.stream = handle("Stream")
 

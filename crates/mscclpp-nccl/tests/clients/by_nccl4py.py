@@ -231,6 +231,24 @@ def run(rank, unique_id):
     of.others()
 
 
+def all_ranks_of_one_thread():
+    comms = nccl.Communicator.init_all(range(RANKS))
+    assert [comm.rank for comm in comms] == list(range(RANKS))
+    streams, numbers = [], []
+    for rank in range(RANKS):
+        sim("SetDevice", rank)
+        streams.append(handle("Stream"))
+        numbers.append(Numbers([rank + 1.0] * 3000))
+    with nccl.group():
+        for comm, memory, stream in zip(comms, numbers, streams):
+            comm.allreduce(memory, memory, nccl.SUM, stream=stream)
+    for comm, memory, stream in zip(comms, numbers, streams):
+        sim("StreamSynchronize", ctypes.c_void_p(stream))
+        assert (memory.array == TOTAL).all()
+        comm.destroy()
+        memory.free()
+
+
 def main():
     nccl.show_versions()
     assert str(nccl.get_version().libnccl.version) == "2.32.3", "MSCCLPP_NCCL_VERSION=23203"
@@ -246,6 +264,7 @@ def main():
                 traceback.print_exception(rank.exception())
                 sys.stderr.flush()
                 os._exit(1)
+    all_ranks_of_one_thread()
     print(f"{RANKS} ranks: all as expected")
 
 

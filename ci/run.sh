@@ -100,6 +100,9 @@ step_races_all() {
     for example in two_ranks all_reduce all_reduce_by_hand all_reduce_rms_norm; do
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"
     done
+    for example in moe_layer fused_experts; do
+        MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-ep --example "$example"
+    done
     clean_of_races -p mscclpp-proxy
     clean_of_races -p mscclpp-bench --test it -- runs::
     clean_of_races -p mscclpp-ethernet --test conformance

@@ -10,7 +10,7 @@ using namespace mscclpp;
       NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call) { \
     __shared__ detail::EpHeads heads;                                                              \
     extern __shared__ uint32_t counts[];                                                           \
-    detail::dispatchExperts<HALVES>(ep, call, heads, counts);                                      \
+    detail::dispatchExperts<HALVES>(ep, call, heads, counts, detail::EpGivenRows{});               \
   }
 EP_DISPATCH(ep_dispatch, EpBoth)
 EP_DISPATCH(ep_dispatch_send, EpSends)

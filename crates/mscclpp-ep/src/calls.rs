@@ -64,6 +64,8 @@ pub struct Dispatch {
     pub(crate) id_type: IdType,
     pub(crate) weights: Option<Memory>,
     pub(crate) rows: Vec<Memory>,
+    /// Whether a kernel of the program makes the rows.
+    pub(crate) of_kernel: bool,
     pub(crate) layout: Layout,
     pub(crate) out: Vec<Memory>,
     pub(crate) micro_batch: usize,
@@ -86,6 +88,7 @@ impl Dispatch {
             id_type: IdType::default(),
             weights: None,
             rows: vec![rows.into()],
+            of_kernel: false,
             layout: Layout::Rank,
             out: Vec::new(),
             micro_batch: 0,
@@ -97,6 +100,12 @@ impl Dispatch {
             add_counts_to: None,
             add_waits_to: None,
         }
+    }
+
+    /// A dispatch whose rows a kernel makes, for [`Experts::dispatch_by`](crate::Experts::dispatch_by).
+    pub fn of_kernel(tokens: usize, topk_ids: impl Into<Memory>) -> Self {
+        let topk_ids = topk_ids.into();
+        Self { rows: Vec::new(), of_kernel: true, ..Self::new(tokens, &topk_ids, &topk_ids) }
     }
 
     /// The type of `topk_ids`: [`IdType::I32`] if not given.

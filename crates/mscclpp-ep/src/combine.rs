@@ -1,6 +1,6 @@
 //! Combines, and releases.
 
-use mscclpp::{DevicePtr, LaunchConfig, gpu::Stream};
+use mscclpp::{DevicePtr, Kernel, KernelArgs, LaunchConfig, gpu::Stream};
 
 use crate::{
     Combine, Error, Experts, Layout, Memory, Receive, Result, Routed,
@@ -17,7 +17,26 @@ impl Experts {
     /// [`Error::InvalidArgument`] for memory that does not fit, a routing of other experts, or an exact combine that is not
     /// set up; what is wrong with earlier calls, as [`Self::check`] finds it.
     pub fn combine(&self, combine: &Combine<'_>, stream: &Stream) -> Result<()> {
-        self.put(&self.combine_launch(combine)?, stream)
+        self.put(&self.combine_launch(combine, KernelArgs::new())?, stream)
+    }
+
+    /// Does a combine by a kernel of the program, which does more with the sums: `combineRows` in `mscclpp/ep_device.hpp`.
+    /// `own` are the kernel's own parameters, the first ones.
+    ///
+    /// # Errors
+    /// The same as of [`Self::combine`]; [`Error::InvalidArgument`] if the blocks of the kernel do not all fit on the device.
+    ///
+    /// # Safety
+    /// The kernel has these parameters, then an `EpHandle` and an `EpCombine`, and calls `combineRows` with them by all its
+    /// threads, for the type of the set-up. What it accesses besides is memory that lives until the call is complete.
+    pub unsafe fn combine_by(
+        &self,
+        kernel: &Kernel,
+        own: KernelArgs,
+        combine: &Combine<'_>,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.put_by(kernel, &self.combine_launch(combine, own)?, stream)
     }
 
     /// Does the first half of a combine: sends the experts' rows, and waits for none that come. [`Receive::receive`] sums them.
@@ -26,10 +45,10 @@ impl Experts {
     /// # Errors
     /// The same as of [`Self::combine`].
     pub fn combine_send(&self, combine: &Combine<'_>, stream: &Stream) -> Result<Receive> {
-        self.put_send(self.combine_launch(combine)?, stream)
+        self.put_send(self.combine_launch(combine, KernelArgs::new())?, stream)
     }
 
-    fn combine_launch(&self, combine: &Combine<'_>) -> Result<Launch> {
+    fn combine_launch(&self, combine: &Combine<'_>, own: KernelArgs) -> Result<Launch> {
         self.check_calls()?;
         let Combine { routed, rows, weights, bias, out, exact, row_weights, add_waits_to } = combine;
         self.check_routed(routed)?;
@@ -94,7 +113,7 @@ impl Experts {
         };
         let memories =
             [rows, out].into_iter().chain(weights).chain(bias).chain(given).chain(taken).chain(add_waits_to);
-        Ok(self.launch_of(Direction::Combine, routed.micro_batch, call, &routed.tables, memories))
+        Ok(self.launch_of(Direction::Combine, routed.micro_batch, own, call, &routed.tables, memories))
     }
 
     /// Gives the rows of a dispatch of [`Layout::Rank`] back without a combine, when the work before it in the stream is
@@ -106,7 +125,7 @@ impl Experts {
     pub fn release(&self, routed: &Routed, stream: &Stream) -> Result<()> {
         self.check_routed(routed)?;
         let args = self
-            .args(&routed.tables, [])
+            .args(KernelArgs::new(), &routed.tables, [])
             .with(self.handle)
             .with(&*routed.tables)
             .with(routed.micro_batch as u32);

@@ -1,6 +1,6 @@
 //! Dispatches.
 
-use mscclpp::{DeviceBuffer, DevicePtr, gpu::Stream};
+use mscclpp::{DeviceBuffer, DevicePtr, Kernel, KernelArgs, gpu::Stream};
 
 use crate::{
     Dispatch, Error, Experts, Layout, Memory, Receive, Result, Routed,
@@ -18,8 +18,30 @@ impl Experts {
     /// [`Error::InvalidArgument`] for memory that does not fit; [`Error::TooManyTokens`] for more than the capacity, which is an
     /// error of the other ranks, too, when they look; what is wrong with earlier calls, as [`Self::check`] finds it.
     pub fn dispatch(&self, dispatch: &Dispatch, stream: &Stream) -> Result<Routed> {
-        let (launch, routed) = self.dispatch_launch(dispatch)?;
+        let (launch, routed) = self.given_launch(dispatch)?;
         self.put(&launch, stream)?;
+        self.accepted(routed)
+    }
+
+    /// Does a dispatch by a kernel of the program, which makes the rows that travel: `dispatchRows` in
+    /// `mscclpp/ep_device.hpp`. `own` are the kernel's own parameters, the first ones. The dispatch is one
+    /// [of a kernel](Dispatch::of_kernel).
+    ///
+    /// # Errors
+    /// The same as of [`Self::dispatch`]; [`Error::InvalidArgument`] if the blocks of the kernel do not all fit on the device.
+    ///
+    /// # Safety
+    /// The kernel has these parameters, then an `EpHandle` and an `EpDispatch`, and calls `dispatchRows` with them by all its
+    /// threads. What it accesses besides is memory that lives until the call is complete.
+    pub unsafe fn dispatch_by(
+        &self,
+        kernel: &Kernel,
+        own: KernelArgs,
+        dispatch: &Dispatch,
+        stream: &Stream,
+    ) -> Result<Routed> {
+        let (launch, routed) = self.dispatch_launch(dispatch, own)?;
+        self.put_by(kernel, &launch, stream)?;
         self.accepted(routed)
     }
 
@@ -30,7 +52,7 @@ impl Experts {
     /// # Errors
     /// The same as of [`Self::dispatch`].
     pub fn dispatch_send(&self, dispatch: &Dispatch, stream: &Stream) -> Result<(Routed, Receive)> {
-        let (launch, routed) = self.dispatch_launch(dispatch)?;
+        let (launch, routed) = self.given_launch(dispatch)?;
         if dispatch.tokens > self.handle.capacity as usize {
             // It sends none, so there is nothing to do meanwhile.
             self.put(&launch, stream)?;
@@ -48,7 +70,17 @@ impl Experts {
         Ok(routed)
     }
 
-    fn dispatch_launch(&self, dispatch: &Dispatch) -> Result<(Launch, Routed)> {
+    /// The launch of a dispatch whose rows are given.
+    fn given_launch(&self, dispatch: &Dispatch) -> Result<(Launch, Routed)> {
+        if dispatch.of_kernel {
+            return Err(Error::InvalidArgument(
+                "a dispatch of a kernel is launched by dispatch_by(), which takes the kernel".to_owned(),
+            ));
+        }
+        self.dispatch_launch(dispatch, KernelArgs::new())
+    }
+
+    fn dispatch_launch(&self, dispatch: &Dispatch, own: KernelArgs) -> Result<(Launch, Routed)> {
         self.check_calls()?;
         self.check_micro_batch(dispatch.micro_batch)?;
         self.check_received(dispatch.micro_batch)?;
@@ -57,7 +89,10 @@ impl Experts {
         let refused = count > u64::from(self.handle.capacity);
         let sent = if refused { 0 } else { count };
         let tables = self.engine.tables.take(&self.engine.gpu, self.engine.table_bytes)?;
-        let mut call = self.call(&tables, sent, rows, dispatch.layout, &dispatch.out)?;
+        let mut call = self.call(&tables, sent, dispatch.layout, &dispatch.out)?;
+        if !dispatch.of_kernel {
+            self.set_rows(&mut call, rows)?;
+        }
         self.set_columns(&mut call, dispatch.layout, dispatch.column_major)?;
         call.micro_batch = dispatch.micro_batch as u32;
         call.refused = refused.into();
@@ -104,7 +139,7 @@ impl Experts {
         ];
         let memories = [ids].into_iter().chain(weights).chain(rows).chain(&dispatch.out);
         let memories = memories.chain(along.into_iter().flatten());
-        let launch = self.launch_of(Direction::Dispatch, dispatch.micro_batch, call, &tables, memories);
+        let launch = self.launch_of(Direction::Dispatch, dispatch.micro_batch, own, call, &tables, memories);
         let routed = Routed {
             tables,
             tokens: *tokens,
@@ -140,7 +175,8 @@ impl Experts {
                 "rows of another payload than that of the dispatch cannot come in Layout::Rank".to_owned(),
             ));
         }
-        let mut call = self.call(&routed.tables, routed.tokens as u64, rows, routed.layout, out)?;
+        let mut call = self.call(&routed.tables, routed.tokens as u64, routed.layout, out)?;
+        self.set_rows(&mut call, rows)?;
         self.set_columns(
             &mut call,
             routed.layout,
@@ -149,19 +185,19 @@ impl Experts {
         call.micro_batch = routed.micro_batch as u32;
         call.again = 1;
         let memories = rows.iter().chain(out);
-        let launch = self.launch_of(Direction::Dispatch, routed.micro_batch, call, &routed.tables, memories);
+        let launch = self.launch_of(
+            Direction::Dispatch,
+            routed.micro_batch,
+            KernelArgs::new(),
+            call,
+            &routed.tables,
+            memories,
+        );
         self.put(&launch, stream)
     }
 
     /// The parameter of a dispatch of so many tokens, with the memory of its tensors checked.
-    fn call(
-        &self,
-        tables: &DeviceBuffer,
-        tokens: u64,
-        rows: &[Memory],
-        layout: Layout,
-        out: &[Memory],
-    ) -> Result<EpDispatch> {
+    fn call(&self, tables: &DeviceBuffer, tokens: u64, layout: Layout, out: &[Memory]) -> Result<EpDispatch> {
         let mut call = EpDispatch {
             ids: DevicePtr::NULL,
             weights: DevicePtr::NULL,
@@ -184,15 +220,6 @@ impl Experts {
             refused: 0,
             zero: 0,
         };
-        let given = self.payload.given();
-        if rows.len() != given.len() {
-            let (gave, needed) = (rows.len(), given.len());
-            return Err(Error::InvalidArgument(format!("dispatch takes {needed} tensors, and got {gave}")));
-        }
-        for (i, ((at, memory), bytes)) in call.rows.iter_mut().zip(rows).zip(&given).enumerate() {
-            let what = format_args!("tensor {i} of dispatch");
-            *at = memory.at_least(what, tokens * bytes, alignment_of(*bytes))?;
-        }
         if layout == Layout::Rank {
             return Ok(call);
         }
@@ -224,6 +251,20 @@ impl Experts {
             call.out_rows = u64::from(self.handle.local * self.handle.ranks * self.handle.capacity);
         }
         Ok(call)
+    }
+
+    /// Notes the tensors of this rank's tokens.
+    fn set_rows(&self, call: &mut EpDispatch, rows: &[Memory]) -> Result<()> {
+        let given = self.payload.given();
+        if rows.len() != given.len() {
+            let (gave, needed) = (rows.len(), given.len());
+            return Err(Error::InvalidArgument(format!("dispatch takes {needed} tensors, and got {gave}")));
+        }
+        for (i, ((at, memory), bytes)) in call.rows.iter_mut().zip(rows).zip(&given).enumerate() {
+            let what = format_args!("tensor {i} of dispatch");
+            *at = memory.at_least(what, u64::from(call.tokens) * bytes, alignment_of(*bytes))?;
+        }
+        Ok(())
     }
 
     /// Notes how long the columns of the second tensor are, if it lies column by column.

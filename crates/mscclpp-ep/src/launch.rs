@@ -102,12 +102,15 @@ impl Engine {
         &self.receives_next[launch.micro_batch][launch.direction as usize]
     }
 
-    fn launch(&self, kernel: &Kernel, launch: &Launch, stream: &Stream) -> Result<()> {
-        let shared_bytes = match launch.direction {
+    fn shared_bytes_of(&self, direction: Direction) -> u32 {
+        match direction {
             Direction::Dispatch => self.shared_bytes,
             Direction::Combine => 0,
-        };
-        let config = LaunchConfig { shared_bytes, ..self.config };
+        }
+    }
+
+    fn launch(&self, kernel: &Kernel, launch: &Launch, stream: &Stream) -> Result<()> {
+        let config = LaunchConfig { shared_bytes: self.shared_bytes_of(launch.direction), ..self.config };
         self.order.put(stream, || {
             // SAFETY: these are the kernel's parameters; all its blocks fit on the device beside other calls; buffers are kept by
             // the arguments, and for other memory the caller of `Memory::from_raw` answers.
@@ -128,6 +131,24 @@ impl Experts {
         )))
     }
 
+    /// Puts a call by a kernel of the program into a stream.
+    pub(crate) fn put_by(&self, kernel: &Kernel, launch: &Launch, stream: &Stream) -> Result<()> {
+        let engine = &*self.engine;
+        let shared_bytes = engine.shared_bytes_of(launch.direction);
+        let fit = kernel.max_resident_blocks(engine.threads, shared_bytes)? / u64::from(engine.calls_at_once);
+        let blocks = self.handle.max_blocks;
+        if fit < blocks.into() {
+            return Err(Error::InvalidArgument(format!(
+                "kernel {} has room for {fit} blocks of {} threads beside other calls, and the experts are set up for {blocks}: give \
+                 it __launch_bounds__({}), or the set-up max_blocks({fit})",
+                kernel.name(),
+                engine.threads,
+                engine.threads
+            )));
+        }
+        engine.launch(kernel, launch, stream)
+    }
+
     pub(crate) fn put(&self, launch: &Launch, stream: &Stream) -> Result<()> {
         self.engine.launch(&self.engine.halves(launch.direction).both, launch, stream)
     }
@@ -140,23 +161,25 @@ impl Experts {
 
     pub(crate) fn args<'a>(
         &self,
+        own: KernelArgs,
         tables: &Arc<DeviceBuffer>,
         memories: impl IntoIterator<Item = &'a Memory>,
     ) -> KernelArgs {
         let buffers = memories.into_iter().filter_map(|memory| memory.buffer.as_ref());
         // The pool sees by the reference that the tables are in use.
-        KernelArgs::new().with_owner(self.engine.owner.clone()).keeping(tables.clone()).keeping_each(buffers)
+        own.with_owner(self.engine.owner.clone()).keeping(tables.clone()).keeping_each(buffers)
     }
 
     pub(crate) fn launch_of<'a>(
         &self,
         direction: Direction,
         micro_batch: usize,
+        own: KernelArgs,
         call: impl KernelParam,
         tables: &Arc<DeviceBuffer>,
         memories: impl IntoIterator<Item = &'a Memory>,
     ) -> Launch {
-        let args = self.args(tables, memories).with(self.handle).with(call);
+        let args = self.args(own, tables, memories).with(self.handle).with(call);
         Launch { direction, micro_batch, args }
     }
 }

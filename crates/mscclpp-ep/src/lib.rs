@@ -6,6 +6,7 @@
 //! | [`Experts::dispatch`] | sends each token once to every rank with an expert of it; what comes goes into a [`Layout`] |
 //! | [`Experts::dispatch_again`] | the same with other rows and the routing of an earlier dispatch |
 //! | [`Experts::combine`] | brings the experts' rows back to the token's rank, and sums them with the weights |
+//! | [`Experts::dispatch_by`], [`Experts::combine_by`] | the same by kernels of the program |
 //! | [`Experts::release`] | gives the rows of a dispatch back without a combine |
 //!
 //! The rows that a rank gets, and their order, depend on the routing alone, never on what arrives first; sums have the same
@@ -60,8 +61,7 @@
 //! `cuda-12040` (default), `cuda-13000` and `hip` are those of [`mscclpp`].
 //!
 //! # What it does not do yet
-//! All ranks are on one node, and their devices reach each other's memory. There is no interface for kernels of a program. AMD
-//! GPUs have not run it.
+//! All ranks are on one node, and their devices reach each other's memory. AMD GPUs have not run it.
 
 mod calls;
 mod combine;

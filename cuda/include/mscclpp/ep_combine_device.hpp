@@ -24,8 +24,14 @@ struct EpTerms {
   uint32_t count;
 };
 
+// The sums as they are. Kernels of programs have their own struct in place of this one, see ep_device.hpp.
+struct EpSumsAsTheyAre {
+  template <uint32_t Count>
+  MSCCLPP_DEVICE_INLINE void finish(uint32_t, uint32_t, float (&)[Count]) const {}
+};
+
 // A combine, as one block does it.
-template <uint32_t Type>
+template <uint32_t Type, class Sums = EpSumsAsTheyAre>
 struct EpCombiner {
   using N = Number<Type>;
   // The numbers in a word of 8 bytes.
@@ -39,15 +45,18 @@ struct EpCombiner {
   EpHeads& heads;
   const Ll16Packets packets;
   const EpCounts* const tables;
+  const Sums finished;
 
-  MSCCLPP_DEVICE_INLINE EpCombiner(const EpHandle& ep, const EpCombine& call, EpTerms& terms, EpHeads& heads)
+  MSCCLPP_DEVICE_INLINE EpCombiner(const EpHandle& ep, const EpCombine& call, EpTerms& terms, EpHeads& heads,
+                                   const Sums& finished = Sums())
       : ep(ep),
         call(call),
         b(ep, call.microBatch, EpCombining),
         terms(terms),
         heads(heads),
         packets(b.epoch),
-        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}
+        tables(reinterpret_cast<const EpCounts*>(call.tables)),
+        finished(finished) {}
 
   // Does the combine, or one of its EpHalves.
   template <uint32_t Halves>
@@ -418,6 +427,11 @@ struct EpCombiner {
         const Bytes16 bias = vectorOf(call.bias[j] + at, bytes, i);
         addTo(sums[0], 1.0f, bias.low);
         addTo(sums[1], 1.0f, bias.high);
+      }
+#pragma unroll
+      for (uint32_t half = 0; half < 2; ++half) {
+        // A row may end with half a vector.
+        if (half == 0 || i * 16 + 8 < bytes) finished.finish(token, (i * 2 + half) * Count, sums[half]);
       }
       storeVectorOf(call.out + at, bytes, i, Bytes16{narrowed(sums[0]), narrowed(sums[1])});
     }

@@ -48,4 +48,69 @@
 #include "mscclpp/ep_combine_device.hpp"
 #include "mscclpp/ep_dispatch_device.hpp"
 
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+// Calls in kernels of programs: a dispatch that sends what the kernel makes, such as numbers that it quantises in its own way,
+// and a combine that does more with the sums, such as to add a residual. `Experts::dispatch_by` and `Experts::combine_by` launch
+// them.
+//
+//   extern "C" __global__ void __launch_bounds__(1024)
+//       my_dispatch(const float* x, const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call) {
+//     __shared__ EpDispatchShared shared;
+//     extern __shared__ uint32_t counts[];
+//     dispatchRows(ep, call, shared, counts, MyRows{x});
+//   }
+//   extern "C" __global__ void __launch_bounds__(1024)
+//       my_combine(const float* x, const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call) {
+//     __shared__ EpCombineShared shared;
+//     combineRows<ReduceBf16>(ep, call, shared, MySums{x});
+//   }
+//
+// The struct of a dispatch has, besides its own members, the base EpMadeRows and two functions, which all 32 threads of a warp
+// call together:
+//
+//   // Begins a token. Several warps may begin the same one.
+//   __device__ void begin(uint32_t token);
+//   // Returns bytes 16 i to 16 i + 15 of the token's row of a tensor, as they travel. Thread j of the warp asks for an i that is
+//   // j plus a multiple of 32. What is behind the end of the row does not count, whatever is returned.
+//   __device__ Bytes16 vector(uint32_t token, uint32_t tensor, uint32_t i) const;
+//
+// The struct of a combine has one function, which each thread calls for itself:
+//
+//   // Changes numbers `first` to `first` + Count - 1 of a token's sum, which are then rounded and stored.
+//   template <uint32_t Count>
+//   __device__ void finish(uint32_t token, uint32_t first, float (&numbers)[Count]) const;
+namespace mscclpp {
+
+// The base of a struct whose rows a kernel makes.
+struct EpMadeRows {
+  static constexpr bool AreGiven = false;
+};
+
+// The shared memory of a block.
+struct EpDispatchShared {
+  detail::EpHeads heads;
+};
+struct EpCombineShared {
+  detail::EpTerms terms[EpMaxWarps];
+  detail::EpHeads heads;
+};
+
+// Does a dispatch. All threads of the launch call it. `counts` has the block's dynamic shared memory.
+template <class Rows>
+MSCCLPP_DEVICE_INLINE void dispatchRows(const EpHandle& ep, const EpDispatch& call, EpDispatchShared& shared, uint32_t* counts,
+                                        const Rows& rows) {
+  detail::dispatchExperts<EpBoth>(ep, call, shared.heads, counts, rows);
+}
+
+// Does a combine of numbers of a ReduceType, which is that of the set-up. All threads of the launch call it.
+template <uint32_t Type, class Sums>
+MSCCLPP_DEVICE_INLINE void combineRows(const EpHandle& ep, const EpCombine& call, EpCombineShared& shared, const Sums& sums) {
+  detail::EpCombiner<Type, Sums>(ep, call, shared.terms[threadOfBlock() / 32], shared.heads, sums).template run<EpBoth>();
+}
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
 #endif  // MSCCLPP_EP_DEVICE_HPP_

@@ -12,12 +12,13 @@ namespace mscclpp {
 namespace detail {
 
 // Does a dispatch, or one of its EpHalves, as one of its blocks. `counts` has the dynamic shared memory of the block.
-template <uint32_t Halves>
-MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch& call, EpHeads& heads, uint32_t* counts) {
+template <uint32_t Halves, class Rows>
+MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch& call, EpHeads& heads, uint32_t* counts,
+                                           const Rows& rows) {
   const EpDispatchBlock block(ep, call, heads, counts);
   if (!block.b.begin(Halves)) return;
   bool done = true;
-  if constexpr ((Halves & EpSends) != 0) done = EpSender(block).send();
+  if constexpr ((Halves & EpSends) != 0) done = EpSender<Rows>(block, rows).send();
   if constexpr ((Halves & EpReceives) != 0) done = done && EpReceiver(block).receive();
   block.b.end(Halves, !done);
 }

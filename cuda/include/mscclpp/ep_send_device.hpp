@@ -62,18 +62,26 @@ MSCCLPP_DEVICE_NOINLINE EpQuantised quantised(Bytes16 first, Bytes16 second, uin
   return made;
 }
 
+// The rows that a dispatch is given, which it may quantise: EpDispatch::rows. Kernels of programs have their own struct in place
+// of this one, see ep_device.hpp.
+struct EpGivenRows {
+  static constexpr bool AreGiven = true;
+};
+
 // The part of a dispatch that routes this rank's tokens and sends their rows.
 //
 // Up to EpTokensAtOnce tokens are routed by all blocks alike, and the warps of all blocks share the rows. Of more tokens, each
 // block has a part, and learns from the blocks before it how many tokens come before its own (X4).
+template <class Rows>
 struct EpSender : EpDispatchBlock {
+  Rows rows;
   // Whether all blocks route all tokens.
   const bool few;
   // The tokens that this block routes.
   uint32_t first, end;
 
-  MSCCLPP_DEVICE_INLINE explicit EpSender(const EpDispatchBlock& block)
-      : EpDispatchBlock(block), few(call.tokens <= EpTokensAtOnce) {
+  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock& block, const Rows& rows)
+      : EpDispatchBlock(block), rows(rows), few(call.tokens <= EpTokensAtOnce) {
     const uint32_t each = few ? call.tokens : (call.tokens + b.blocks - 1) / b.blocks, before = few ? 0 : b.block * each;
     first = before < call.tokens ? before : call.tokens;
     end = call.tokens - first < each ? call.tokens : first + each;
@@ -252,7 +260,7 @@ struct EpSender : EpDispatchBlock {
 
   // Returns the parts of a segment that a warp sends at once. The scales go with the parts of the quantised segment.
   MSCCLPP_DEVICE_INLINE uint32_t partsToSend(uint32_t segment) const {
-    if (ep.quantisation != EpAsItIs && segment < 2) {
+    if (Rows::AreGiven && ep.quantisation != EpAsItIs && segment < 2) {
       const uint32_t numbers = 512 * quantisedSteps();
       return segment == 0 ? (ep.hidden + numbers - 1) / numbers : 0;
     }
@@ -266,15 +274,28 @@ struct EpSender : EpDispatchBlock {
 
   // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on, of `parts`. All
   // threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, uint32_t parts) const {
+  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, uint32_t parts) {
     // Thread r has the row of the token at rank r, or -1.
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
     uint32_t begin = 0;
+    if constexpr (!Rows::AreGiven) rows.begin(token);
 #pragma unroll 1
     for (uint32_t segment = 0; segment < ep.parts; ++segment) {
       const uint32_t end = begin + partsToSend(segment);
       const uint64_t places = placesOf(row, segment);
-      if (segment == 0 && ep.quantisation != EpAsItIs) {
+      if constexpr (!Rows::AreGiven) {
+#pragma unroll 1
+        for (; part < end; part += subs) {
+          EpPart sent;
+#pragma unroll
+          for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) {
+            sent.of[u] = rows.vector(token, segment, (part - begin) * (EpPartBytes / 16) + u * 32 + b.lane);
+          }
+          forPlaces(places, [&](uint32_t, uint8_t* place) {
+            putPart(place, ep.segmentBytes[segment], part - begin, b.lane, sent);
+          });
+        }
+      } else if (segment == 0 && ep.quantisation != EpAsItIs) {
         const uint64_t scales = placesOf(row, 1);
 #pragma unroll 1
         for (; part < end; part += subs) sendQuantised(token, places, scales, part);

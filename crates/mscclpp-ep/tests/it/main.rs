@@ -3,6 +3,7 @@
 mod calls;
 mod checked;
 mod errors;
+mod fused;
 mod oracle;
 mod rounds;
 mod support;

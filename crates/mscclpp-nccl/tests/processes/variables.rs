@@ -35,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         succeed("an_address_that_cannot_be_is_named_by_its_variable", &[("NCCL_COMM_ID", "nowhere")]),
         Trial::test("the_last_calls_are_written_when_the_file_appears", dump),
         Trial::test("parameters_are_written_with_the_values_that_count", parameters),
+        Trial::test("a_number_of_blocks_that_is_cut_has_a_line_of_warn", cut_blocks),
         Trial::test("conf_file", conf_file),
         Trial::test("lines_go_to_the_file_that_is_named", debug_file),
         Trial::test("lines_say_what_there_is_and_what_was_called", lines),
@@ -187,6 +188,24 @@ fn parameters() -> Result<(), Failed> {
     }
     let malformed = child::output_within(LIMIT, quiet("parameters").env("NCCL_MAX_CTAS", "many"));
     assert_eq!(String::from_utf8_lossy(&malformed.stderr), "");
+    Ok(())
+}
+
+fn cut_blocks() -> Result<(), Failed> {
+    let said = |level: &str| {
+        let mut command = quiet("both_ranks");
+        command.env("NCCL_DEBUG", level).env("NCCL_MAX_CTAS", "128").env("NCCL_MIN_CTAS", "0");
+        let output = child::output_within(LIMIT, &mut command);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    let text = said("WARN");
+    for line in ["NCCL_MAX_CTAS=128 counts as 64: 1 to 64", "NCCL_MIN_CTAS=0 counts as 1: 1 to 64"] {
+        assert_eq!(text.matches(line).count(), 1, "{line:?} in {text}");
+    }
+    let text = said("VERSION");
+    assert!(!text.contains("counts as"), "{text}");
     Ok(())
 }
 

@@ -10,6 +10,9 @@ use mscclpp_net::SystemCall;
 use crate::error::Origin;
 use crate::{Error, Family, Result};
 
+const LINK_LOCAL: &str = "a link-local address means nothing to other interfaces, and cannot be used: give another one of \
+                          rank 0's node";
+
 /// The address of rank 0: `"ip:port"`, `"[ipv6]:port"` or `"host:port"`, each with an optional `"interface:"` in
 /// front.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,10 +59,7 @@ impl Address {
                     .parse()
                     .map_err(|_| bad("there is no IPv6 address in the brackets"))?;
                 if zone.is_some() || ip.is_unicast_link_local() {
-                    return Err(bad(
-                        "a link-local address means nothing to other interfaces, and cannot be used: give another \
-                                    one of rank 0's node",
-                    ));
+                    return Err(bad(LINK_LOCAL));
                 }
                 let interface = match &front[..open] {
                     "" => None,
@@ -99,13 +99,21 @@ impl Address {
             Host::Ip(ip) => vec![SocketAddr::new(*ip, self.port)],
             Host::Name(name) => self.look_up(name, timeout)?,
         };
-        let fits = |a: &SocketAddr| family.is_none_or(|family| family.includes(&a.ip()));
-        let mut usable: Vec<SocketAddr> = found.into_iter().filter(fits).collect();
-        usable.dedup();
-        if usable.is_empty() {
+        self.usable(found, family)
+    }
+
+    /// Returns those of the addresses that were found which other nodes can use.
+    fn usable(&self, mut found: Vec<SocketAddr>, family: Option<Family>) -> Result<Vec<SocketAddr>> {
+        found.retain(|a| family.is_none_or(|family| family.includes(&a.ip())));
+        if found.is_empty() {
             return Err(self.unusable("it has no address of the family that MSCCLPP_SOCKET_FAMILY allows"));
         }
-        Ok(usable)
+        found.retain(|a| !matches!(a.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()));
+        if found.is_empty() {
+            return Err(self.unusable(format!("it stands for link-local addresses alone: {LINK_LOCAL}")));
+        }
+        found.dedup();
+        Ok(found)
     }
 
     /// Resolves a name on another thread, because the system's resolver cannot be given a limit.
@@ -219,6 +227,17 @@ mod tests {
         let address = Address::parse("127.0.0.1:50505", None).unwrap();
         assert!(address.resolve(Some(Family::V4), Duration::ZERO).is_ok());
         assert!(matches!(address.resolve(Some(Family::V6), Duration::ZERO), Err(Error::BadAddress { .. })));
+    }
+
+    #[test]
+    fn link_local_addresses_of_a_name_are_not_used() {
+        let address = Address::parse("node7:50505", Some("MASTER_ADDR")).unwrap();
+        let [near, far] = ["[fe80::1%2]:50505", "[fd00::2]:50505"].map(|text| text.parse().unwrap());
+        assert_eq!(address.usable(vec![near, far, far], None).unwrap(), [far]);
+        let said = address.usable(vec![near], None).unwrap_err().to_string();
+        for part in ["node7:50505", "MASTER_ADDR", "link-local addresses alone", "give another one"] {
+            assert!(said.contains(part), "{said}");
+        }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, File, Metadata},
-    io,
     os::unix::fs::MetadataExt,
     path::Path,
     sync::Once,
@@ -26,18 +25,20 @@ impl Folder {
         let within = std::env::temp_dir();
         static CLEARED: Once = Once::new();
         CLEARED.call_once(|| remove_abandoned(&within));
-        Self::within(&within).map_err(|error| {
-            let within = within.display();
-            Error::system(
-                format!("making a folder to compile a kernel in, in {within} (TMPDIR names another place)"),
-                error,
-            )
-        })
+        Self::within(&within)
     }
 
-    fn within(within: &Path) -> io::Result<Self> {
+    fn within(within: &Path) -> Result<Self> {
         loop {
-            let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(within)?;
+            let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(within).map_err(|error| {
+                let within = within.display();
+                Error::system(
+                    format!(
+                        "making a folder to compile a kernel in, in {within} (TMPDIR names another place)"
+                    ),
+                    error,
+                )
+            })?;
             let lock = lock_of(folder.path(), FlockOperation::LockExclusive);
             // A process that removes abandoned folders may have been faster. Where nothing can be locked, nothing is removed.
             if lock.is_some() || folder.path().exists() {
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_place_that_cannot_be_written_to_is_named_with_its_variable() {
-        let error = Folder::within(Path::new("/proc/self")).map(drop).unwrap_err();
-        assert!(error.to_string().contains("/proc/self"), "{error}");
+        let error = Folder::within(Path::new("/proc/self")).map(drop).unwrap_err().to_string();
+        assert!(error.contains("in /proc/self (TMPDIR names another place)"), "{error}");
     }
 }

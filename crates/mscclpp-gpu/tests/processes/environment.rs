@@ -1,10 +1,13 @@
 //! Environment variables. Each value is tried in a process of its own.
 
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
 use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform, store_for_sim};
 use mscclpp_test_support::{
-    LIMIT,
-    child::{as_child, output_within},
+    Child, LIMIT,
+    child::{as_child, output_within, this_program},
+    until,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -27,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         Trial::test("without_a_compiler_the_cache_will_do", without_a_compiler_the_cache_will_do),
         Trial::test("a_kernel_in_the_cache_needs_no_compiler", a_kernel_in_the_cache_needs_no_compiler),
+        Trial::test("killed_while_compiling", killed_while_compiling),
     ]
 }
 
@@ -185,7 +189,7 @@ fn without_a_compiler_the_cache_will_do() -> Result<(), Failed> {
     }
     let path = store_for_sim(cache.path(), &SOURCE)?;
     expect("kernel", &variables, "it stored 7")?;
-    std::fs::remove_file(path)?;
+    fs::remove_file(path)?;
     if ask("kernel", &variables)? != said {
         return Err("the kernel did not come from the cache".into());
     }
@@ -199,13 +203,52 @@ fn a_kernel_in_the_cache_needs_no_compiler() -> Result<(), Failed> {
     expect("kernel", &[("MSCCLPP_CACHE_DIR", folder)], "it stored 7")?;
     let nowhere = [("MSCCLPP_CXX", "/nowhere/c++"), ("PATH", ""), ("MSCCLPP_CACHE_DIR", folder)];
     expect("kernel", &nowhere, "it stored 7")?;
-    let (compiler, note) = (cache.path().join("c++"), cache.path().join("was-run"));
-    std::fs::write(&compiler, format!("#!/bin/sh\n: > '{}'\nexit 1\n", note.display()))?;
-    std::fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
-    let compiler = compiler.to_str().expect("the path of a temporary file");
-    expect("kernel", &[("MSCCLPP_CXX", compiler), ("MSCCLPP_CACHE_DIR", folder)], "it stored 7")?;
+    let note = cache.path().join("was-run");
+    let compiler = compiler(cache.path(), &format!(": > '{}'\nexit 1", note.display()))?;
+    expect("kernel", &[("MSCCLPP_CXX", &compiler), ("MSCCLPP_CACHE_DIR", folder)], "it stored 7")?;
     if note.exists() {
         return Err("the compiler was run".into());
+    }
+    Ok(())
+}
+
+/// Makes a compiler that does what a shell is told, and returns its path.
+fn compiler(within: &Path, script: &str) -> Result<String, Failed> {
+    let path = within.join("c++");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o700))?;
+    Ok(path.to_str().expect("the path of a temporary file").to_owned())
+}
+
+/// The next process removes the folder in which a process that was killed was compiling a kernel.
+fn killed_while_compiling() -> Result<(), Failed> {
+    let (here, temporary) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let folders = || -> Vec<_> {
+        let entries = fs::read_dir(temporary.path()).expect("a folder");
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    };
+    let begun = here.path().join("begun");
+    // The compiler lives on when its process is killed, until the folder is gone.
+    let script = format!(
+        "test \"$1\" = --version && exit\n: > '{}'\nwhile test -e \"$PWD\"; do sleep 0.1; done",
+        begun.display()
+    );
+    let compiler = compiler(here.path(), &script)?;
+    let [cache, temporary] = [here.path(), temporary.path()].map(|path| path.to_str().expect("UTF-8"));
+    let variables = [("MSCCLPP_CACHE_DIR", cache), ("TMPDIR", temporary)];
+    let mut program = this_program();
+    program.envs(variables).env("MSCCLPP_CXX", &compiler);
+    let mut killed = Child::start_by(program, &["environment", "kernel"]);
+    until("the compiler to begin", || begun.exists());
+    killed.kill();
+    let left = folders();
+    if !matches!(left.as_slice(), [folder] if folder.is_dir()) {
+        return Err(format!("one folder was expected: {left:?}").into());
+    }
+    expect("kernel", &variables, "it stored 7")?;
+    let left = folders();
+    if !left.is_empty() {
+        return Err(format!("{left:?} stays").into());
     }
     Ok(())
 }

@@ -228,8 +228,8 @@ fn killed(role: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Rank 0 is killed while rank 1 waits for it: for a signal, or in a collective. It may have a forked child, which lives until the
-/// test is over.
+/// Rank 0 is killed while rank 1 waits for it: for a signal, or in a collective. It may have a forked child, which lives until
+/// the test is over.
 fn is_killed(rank: usize, role: &str) {
     let (nccl, rank) = (nccl(), join(rank));
     rank.assert_works();

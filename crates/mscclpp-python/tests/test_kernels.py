@@ -291,13 +291,18 @@ struct Many { unsigned int numbers[900]; };
 
 
 @sim_only
-def test_an_error_of_the_compiler_quotes_the_line_that_it_is_about(tmp_path):
-    (tmp_path / "wrong.cu").write_text(
-        '#include <cstdint>\n\nextern "C" __global__ void wrong() {\n  nothing = 1;\n}\n'
-    )
-    with pytest.raises(mscclpp.Error, match="wrong.cu") as caught:
-        KernelBuilder("wrong.cu", "wrong", str(tmp_path)).get_compiled_kernel()
-    assert "  nothing = 1;" in str(caught.value)
+@pytest.mark.parametrize("macros", [None, {"FOUR": 4}, {"FOUR": 4, "FIVE": 5}])
+def test_an_error_of_the_compiler_quotes_the_line_that_it_is_about(tmp_path, macros):
+    text = '#include <cstdint>\n#include "own.hpp"\n\nextern "C" __global__ void wrong() {\n  nothing = 1;\n}\n'
+    (tmp_path / "wrong.cu").write_text(text)
+    (tmp_path / "own.hpp").write_text("\nstruct Own {};\n")
+    (tmp_path / "absent.cu").write_text("\n#include <absent.h>\n")
+    for name, line, quoted in [("wrong.cu", 5, "  nothing = 1;"), ("absent.cu", 2, "#include <absent.h>")]:
+        with pytest.raises(mscclpp.Error, match=f"{name} did not compile") as caught:
+            KernelBuilder(name, "wrong", str(tmp_path), macros).get_compiled_kernel()
+        said = str(caught.value)
+        assert f"\n{name}:{line}:" in said and f"{quoted}\n" in said, said
+        assert said.count("error:") == 1, said
 
 
 def test_a_wait_for_a_kernel_has_a_bound(compiled):

@@ -172,7 +172,16 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
         && !file.as_encoded_bytes().starts_with(b"-")
         && !file.as_encoded_bytes().starts_with(b"@");
     let file = if is_plain { file } else { OsStr::new("kernel.cu") };
-    write(&folder.join(file), source.cuda())?;
+    // A compiler quotes the lines of the file that it names. They are those behind a marker, if other text comes before it.
+    let marker = format!("#line 1 \"{}\"\n", file.display());
+    let main = match source.cuda().split_once(&marker) {
+        Some((_, quoted)) => {
+            write(&folder.join(file), quoted)?;
+            OsStr::new("unit.cu")
+        }
+        None => file,
+    };
+    write(&folder.join(main), source.cuda())?;
 
     let run = |arguments: &[&OsStr]| compiler.run(folder, source.name(), arguments);
     let mut preprocess =
@@ -181,7 +190,7 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
         preprocess.push(DEFINED);
     }
     let preprocess: Vec<&OsStr> = preprocess.iter().map(OsStr::new).collect();
-    let preprocessed = run(&[&preprocess[..], &[file]].concat())?;
+    let preprocessed = run(&[&preprocess[..], &[main]].concat())?;
     let preprocessed = String::from_utf8_lossy(&preprocessed.stdout);
     let rewritten = rewrite(&preprocessed, "include/")
         .map_err(|log| Error::Compile { name: source.name().to_owned(), log })?;

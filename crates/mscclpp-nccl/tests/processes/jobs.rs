@@ -284,14 +284,20 @@ fn calls_that_do_not_match_are_named(rank: usize) {
     let numbers = Numbers::new(&[1f32; 64]);
     let count = 32 * (1 + rank.rank);
     // SAFETY: the memory has the size that the call names, and lives until the stream is synchronised.
-    unsafe {
-        // The call fails if the other rank has made its own already, and otherwise later.
-        let _ = (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), count, F32, 0, rank.comm, rank.stream.0);
-        let _ = (nccl.mscclppSimStreamSynchronize)(rank.stream.0);
-    }
-    until("the error", || nccl.state(rank.comm) != SUCCESS);
-    let said = nccl.last_error(rank.comm);
-    assert!(said.contains("of 32 F32") && said.contains("of 64 F32"), "{said}");
+    let call = || unsafe {
+        let p = numbers.ptr();
+        (nccl.ncclAllReduce)(p, p, count, F32, 0, rank.comm, rank.stream.0)
+    };
+    // The call fails if the other rank has made its own already, and otherwise later.
+    let _ = call();
+    // SAFETY: the handle is that of a live stream.
+    let _ = unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
+    until("the error", || nccl.state(rank.comm) == INVALID_USAGE);
+    let calls = [0, 1].map(|r| format!("all_reduce (Sum) of {} F32", 32 * (1 + r)));
+    let [ours, theirs] = [&calls[rank.rank], &calls[1 - rank.rank]];
+    let said = format!("rank {} called {ours}, while rank {} called {theirs}; ", rank.rank, 1 - rank.rank);
+    assert!(nccl.last_error(rank.comm).contains(&said), "{}", nccl.last_error(rank.comm));
+    nccl.fails(call(), INVALID_USAGE, &said);
     // SAFETY: the handle is that of a live communicator.
     nccl.ok(unsafe { (nccl.ncclCommDestroy)(rank.comm) });
 }

@@ -1,6 +1,6 @@
 //! The effects of the environment variables, each tested in processes of its own.
 
-use std::{ffi::c_int, fs, path::Path, process::Command, ptr};
+use std::{env, ffi::c_int, fs, path::Path, process::Command, ptr};
 
 use crate::{
     job::{N, all_succeed, id, join, refused, start},
@@ -31,7 +31,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         succeed("devices_that_reach_no_peer_memory_are_served", &[("MSCCLPP_SIM_PEER_ACCESS", "none")]),
         succeed("few_blocks_are_enough", &[("NCCL_MAX_CTAS", "1"), ("NCCL_MIN_CTAS", "1")]),
         succeed("a_malformed_variable_is_named", &[("MSCCLPP_NCCL_TIMEOUT", "soon")]),
-        succeed("a_setting_that_differs_is_named_by_its_variable", &[("MSCCLPP_NCCL_SCRATCH", "1RANK")]),
+        Trial::test("a_setting_that_differs_is_named_by_its_variable", || {
+            let settings = ["MSCCLPP_NCCL_SCRATCH", "MSCCLPP_NCCL_CALLS_AT_ONCE", "MSCCLPP_CHECK_CALLS"];
+            settings.into_iter().zip(["1RANK", "1RANK", "RANK"]).try_for_each(|setting| {
+                all_succeed("a_setting_that_differs", &[setting, ("TEST_DIFFERS", setting.0)])
+            })
+        }),
         succeed("an_address_that_cannot_be_is_named_by_its_variable", &[("NCCL_COMM_ID", "nowhere")]),
         Trial::test("the_last_calls_are_written_when_the_file_appears", dump),
         Trial::test("parameters_are_written_with_the_values_that_count", parameters),
@@ -76,8 +81,9 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
                 hear();
             }
         }
-        "a_setting_that_differs_is_named_by_its_variable" => {
-            refused(id(rank), rank, INVALID_USAGE, "give all ranks the same MSCCLPP_NCCL_SCRATCH");
+        "a_setting_that_differs" => {
+            let variable = env::var("TEST_DIFFERS").expect("a variable's name");
+            refused(id(rank), rank, INVALID_USAGE, &format!("give all ranks the same {variable}"));
         }
         "an_address_that_cannot_be_is_named_by_its_variable" => {
             let (id, nccl, mut comm) = (id(rank), nccl(), ptr::null_mut());

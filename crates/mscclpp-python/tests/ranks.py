@@ -1,7 +1,10 @@
 """Ranks as processes: each runs a function of a test module, on its own device if there are enough."""
 
+import logging
+import logging.handlers
 import multiprocessing
 import os
+import queue
 import signal
 import socket
 import time
@@ -88,6 +91,20 @@ def group(rank, n, address):
     from mscclpp import CommGroup
 
     return CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
+
+
+def next_line_about_a_wait(action, timeout=60):
+    """Does something, and returns the first line after that about a wait of this process."""
+    import mscclpp
+
+    lines, logger = queue.SimpleQueue(), logging.getLogger("mscclpp.wait")
+    handler = logging.handlers.QueueHandler(lines)
+    logger.addHandler(handler)
+    mscclpp.log_to_python("WARNING")
+    action()
+    line = lines.get(timeout=timeout).getMessage()
+    logger.removeHandler(handler)
+    return line
 
 
 def kernel(file, name, folder=KERNELS, **macros):

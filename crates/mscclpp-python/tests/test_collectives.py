@@ -440,6 +440,24 @@ def test_a_lost_rank_is_named():
         job.outcome(0)
 
 
+def waits_for_a_rank_that_is_late(rank, n, address):
+    library, comm = arrays(), joined(rank, n, address)
+    x = library.ones(10, "float32")
+    line = ranks.next_line_about_a_wait(lambda: comm.all_reduce(x)) if rank == 0 else None
+    comm._group.barrier()
+    if rank == 1:
+        comm.all_reduce(x)
+    comm.synchronize()
+    assert (x == n).all()
+    return line
+
+
+def test_a_long_collective_says_for_whom_it_waits():
+    line, _ = ranks.run(2, waits_for_a_rank_that_is_late)
+    expected = "rank 0: waiting for rank 1, which has not made call 0, all_reduce (Sum) of 10 F32 (for 1"
+    assert line.startswith(expected), line
+
+
 def differ(rank, n, address):
     library, comm = arrays(), joined(rank, n, address)
     try:

@@ -506,6 +506,27 @@ def test_a_wait_with_a_time_ends_then():
     ranks.run(2, waits_with_a_time, free_port(), timeout=IMPORTS)
 
 
+def waits_for_a_rank_that_is_late(rank, n, _address, port):
+    dist = join("mscclpp", rank, n, port)
+    store, line = dist.distributed_c10d._get_default_store(), None
+    dist.all_reduce(own(rank))
+    if rank == 0:
+        works = []
+        line = ranks.next_line_about_a_wait(lambda: works.append(dist.all_reduce(own(rank), async_op=True)))
+        store.set("said", "yes")
+        works[0].wait()
+    else:
+        store.wait(["said"], timedelta(seconds=IMPORTS))
+        dist.all_reduce(own(rank))
+    return line
+
+
+def test_a_long_collective_says_for_whom_it_waits():
+    line, _ = ranks.run(2, waits_for_a_rank_that_is_late, free_port(), timeout=IMPORTS)
+    assert line.startswith("rank 0: waiting for rank 1, which has not made call "), line
+    assert ", all_reduce (Sum) of 100 F32 (for 1" in line, line
+
+
 def uneven_inputs(rank, n, _address, port):
     """The same steps as PyTorch's test_ddp_grad_div_uneven_inputs."""
     dist = join("mscclpp", rank, n, port)

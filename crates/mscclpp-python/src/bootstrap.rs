@@ -341,7 +341,7 @@ impl<'py> Message<'py> {
             (2, "recv") => &["peer", "tag"],
             (n, _) => {
                 return Err(PyTypeError::new_err(format!(
-                    "{call}() takes (data, size, peer, tag) or (data, peer, tag), not {n} arguments"
+                    "{call}() takes (data, size, peer, tag) or (data, peer, tag), and was given {n}"
                 )));
             }
         };

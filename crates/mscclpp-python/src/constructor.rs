@@ -122,7 +122,7 @@ impl Constructor {
         let mut values: Vec<Option<Bound<'py, PyAny>>> = args.iter().map(Some).collect();
         if values.len() > names.len() {
             return Err(PyTypeError::new_err(format!(
-                "{class}() takes ({}), not {} arguments",
+                "{class}() takes ({}), and was given {}",
                 names.join(", "),
                 values.len()
             )));

@@ -102,6 +102,20 @@ def test_the_place_of_an_argument_is_no_name(compiled):
     assert text.startswith("argument 0 (out) of indices: expected an array"), text
 
 
+def test_texts_count_as_people_do(tmp_path):
+    (tmp_path / "one.cu").write_text('extern "C" __global__ void one(int* p) {}\n__global__ void not_named() {}\n')
+    one = KernelBuilder("one.cu", "one", str(tmp_path)).get_compiled_kernel()
+    for arguments, given in [((), "0 are given"), ((1, 2), "2 are given")]:
+        text = said(TypeError, lambda arguments=arguments: one.launch_kernel(arguments, 1, 1, 0, None))
+        assert text == f"argument 'params': one takes 1 argument (p), and {given}"
+    text = said(Error, KernelBuilder("one.cu", "not_named", str(tmp_path)).get_compiled_kernel)
+    assert text.endswith('; a kernel is found by its name only if it is declared extern "C" __global__')
+    for size, missing in [(2, "rank 1"), (4, "ranks 1, 2, 3"), (20, "ranks 1, 2, 3, 4, 5, 6, 7, 8, .* 16 and 3 more")]:
+        first = TcpBootstrap.create(0, size)
+        text = said(Error, lambda first=first: first.initialize(TcpBootstrap.create_unique_id(), 0.1))
+        assert re.search(f"; missing: {missing}$", text), text
+
+
 @sim_only
 def test_texts_name_what_python_has(group):
     connections = group.make_connection([0], Transport.CudaIpc)

@@ -15,6 +15,26 @@ pub struct Namespaces {
     names: [String; 2],
 }
 
+/// Returns a command that runs another one in a network namespace of its own, where no interface is up; `None` if this process
+/// may make none. Changes of the environment are kept.
+pub fn without_network(command: &Command) -> Option<Command> {
+    let alone = || {
+        let mut alone = Command::new("unshare");
+        alone.arg("-n");
+        alone
+    };
+    alone().arg("true").output().ok().filter(|output| output.status.success())?;
+    let mut alone = alone();
+    alone.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => alone.env(name, value),
+            None => alone.env_remove(name),
+        };
+    }
+    Some(alone)
+}
+
 /// Runs `ip`. If it fails, the error is its message.
 fn try_ip(arguments: &[&str]) -> Result<(), String> {
     let output = Command::new("ip").args(arguments).output().map_err(|e| format!("ip: {e}"))?;

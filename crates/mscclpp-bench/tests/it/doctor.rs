@@ -4,7 +4,7 @@
 use std::{fs, process::Command};
 
 use libtest_mimic::{Failed, Trial};
-use mscclpp_test_support::{LIMIT, child::output_within};
+use mscclpp_test_support::{LIMIT, child::output_within, namespaces::without_network};
 use serde_json::Value;
 
 use super::{compare::shared_library, program::program, trial};
@@ -41,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("doctor::strict_is_an_exit_code", strict),
         trial("doctor::a_malformed_variable_is_named", malformed),
         trial("doctor::a_device_that_is_asked_for_and_not_there_is_a_problem", no_such_device),
-        trial("doctor::no_network", no_network).with_ignored_flag(!may_unshare()),
+        trial("doctor::no_network", no_network).with_ignored_flag(alone().is_none()),
         trial("doctor::a_launcher_is_understood", launcher),
         trial("doctor::the_nccl_of_a_python_environment_is_named", nccl).with_ignored_flag(!has_python()),
     ]
@@ -197,15 +197,15 @@ fn malformed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Returns whether this process may make a network namespace.
-fn may_unshare() -> bool {
-    Command::new("unshare").args(["-n", "true"]).output().is_ok_and(|output| output.status.success())
+/// The doctor without a network.
+fn alone() -> Option<Command> {
+    let mut command = Command::new(program());
+    without_network(command.args(["doctor", "--json"]).env("MSCCLPP_PLATFORM", "sim"))
 }
 
 /// In a new network namespace all interfaces are down.
 fn no_network() -> Result<(), Failed> {
-    let mut command = Command::new("unshare");
-    command.arg("-n").arg(program()).args(["doctor", "--json"]).env("MSCCLPP_PLATFORM", "sim");
+    let mut command = alone().ok_or("no network namespace")?;
     let report: Value = serde_json::from_slice(&output_within(2 * LIMIT, &mut command).stdout)?;
     let found = finding(&report, "network", "interfaces")?;
     assert_eq!(found["status"], "problem", "{found}");

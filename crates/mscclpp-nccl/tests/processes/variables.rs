@@ -12,6 +12,7 @@ use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
     LIMIT, child,
     child::{hear, say},
+    namespaces::without_network,
     until,
 };
 
@@ -41,6 +42,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("the_last_calls_are_written_when_the_file_appears", dump),
         Trial::test("parameters_are_written_with_the_values_that_count", parameters),
         Trial::test("a_number_of_blocks_that_is_cut_has_a_line_of_warn", cut_blocks),
+        Trial::test("no_network", no_network)
+            .with_ignored_flag(without_network(&quiet("no_network")).is_none()),
         Trial::test("conf_file", conf_file),
         Trial::test("lines_go_to_the_file_that_is_named", debug_file),
         Trial::test("lines_say_what_there_is_and_what_was_called", lines),
@@ -96,6 +99,13 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
             // SAFETY: the function writes an id to a place for one.
             let refused = unsafe { (nccl.ncclGetUniqueId)(&raw mut id) };
             nccl.fails(refused, SYSTEM_ERROR, "NCCL_SOCKET_IFNAME=\"nope\"");
+        }
+        "no_network" => {
+            let (nccl, mut id) = (nccl(), UniqueId([0; 128]));
+            // SAFETY: the function writes an id to a place for one.
+            let refused = unsafe { (nccl.ncclGetUniqueId)(&raw mut id) };
+            nccl.fails(refused, SYSTEM_ERROR, "no network interface is up");
+            nccl.fails(refused, SYSTEM_ERROR, "ip link set lo up");
         }
         "dump" => {
             let (nccl, rank) = (nccl(), join(rank));
@@ -212,6 +222,13 @@ fn cut_blocks() -> Result<(), Failed> {
     }
     let text = said("VERSION");
     assert!(!text.contains("counts as"), "{text}");
+    Ok(())
+}
+
+fn no_network() -> Result<(), Failed> {
+    let mut command = without_network(&quiet("no_network")).ok_or("no network namespace")?;
+    let output = child::output_within(LIMIT, &mut command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
 

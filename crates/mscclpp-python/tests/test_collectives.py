@@ -458,6 +458,21 @@ def test_a_long_collective_says_for_whom_it_waits():
     assert line.startswith(expected), line
 
 
+def share_a_device(rank, n, address):
+    made, group = [], ranks.group(rank, n, address)
+
+    def make():
+        made.append(Collectives(group, 0, max_blocks=4))
+
+    return ranks.next_line_about_a_wait(make) if rank == 0 else make()
+
+
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="needs more devices than ranks")
+def test_ranks_that_share_a_device_while_others_are_free_have_a_line():
+    line, _ = ranks.run(2, share_a_device)
+    assert line.startswith("ranks [0, 1] share devices, while this node has devices without a rank"), line
+
+
 def differ(rank, n, address):
     library, comm = arrays(), joined(rank, n, address)
     try:

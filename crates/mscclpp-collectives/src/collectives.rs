@@ -253,10 +253,18 @@ impl Collectives {
         Ok(self.rank.order.is_complete()?)
     }
 
+    /// Checks that all ranks made the same calls, as far as that is known.
+    fn check_calls(&self) -> Result<()> {
+        self.watch.check()?;
+        if let Some(lengths) = self.engine.other_length(&self.rank)? {
+            return self.watch.other_length(lengths);
+        }
+        self.engine.check_mismatch(&self.rank)
+    }
+
     /// Checks that the waits of complete calls got what they waited for. A rank that is done may have left.
     fn check_waits(&self) -> Result<()> {
-        self.watch.check()?;
-        self.engine.check_mismatch(&self.rank)?;
+        self.check_calls()?;
         self.engine.check_waits().map_err(|error| self.failed(error))
     }
 
@@ -289,8 +297,7 @@ impl Collectives {
     /// Checks that no rank is lost, and that nobody has aborted these collectives. A rank that has left may have sent
     /// all that is still to come.
     pub(crate) fn check_usable(&self) -> Result<()> {
-        self.watch.check()?;
-        self.engine.check_mismatch(&self.rank)?;
+        self.check_calls()?;
         for semaphore in self.engine.semaphores() {
             match semaphore.failure() {
                 None => {}

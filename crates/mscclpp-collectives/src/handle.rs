@@ -21,6 +21,8 @@ pub(crate) const LINE: u64 = 128;
 pub(crate) const OVERLAP: u32 = 0xffff;
 /// `CollectiveNoPlace`.
 pub(crate) const NO_PLACE: u32 = 1 << 31;
+/// `CollectiveLengths`.
+pub(crate) const LENGTHS: u32 = 1 << 30;
 /// `MessagesPerPeer`.
 pub(crate) const MESSAGES: usize = 2;
 /// `CollectiveMaxParts`.

@@ -93,7 +93,7 @@ struct CollectiveStart {
     if (threadOfBlock() == 0) {
       uint64_t* const runs = comm.epochs + CollectiveRuns;
       failed = detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(runs, uint64_t{1}) != 0;
-      if (failed) giveUp(CollectiveOverlap);
+      if (failed) giveUp(comm, CollectiveOverlap);
     }
     return !blockAny(failed);
   }
@@ -118,7 +118,7 @@ struct CollectiveStart {
         failed = !waitForWord(theirs + 2, epoch, comm.status[thread]);
         if (!failed && (load8(theirs) != call.signature[0] || load8(theirs + 1) != call.signature[1])) {
           failed = true;
-          giveUp((thread + 1) | static_cast<uint32_t>(epoch & 1) << 16);
+          giveUp(comm, (thread + 1) | static_cast<uint32_t>(epoch & 1) << 16);
         }
       }
     }
@@ -126,7 +126,7 @@ struct CollectiveStart {
   }
 
   // Reports the error (see CollectiveHandle::mismatch), and ends all waits of this rank.
-  MSCCLPP_DEVICE_INLINE void giveUp(uint32_t what) const {
+  MSCCLPP_DEVICE_INLINE static void giveUp(const CollectiveHandle& comm, uint32_t what) {
     detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
     for (uint32_t r = 0; r < comm.ranks; ++r) {
       if (r != comm.rank) {

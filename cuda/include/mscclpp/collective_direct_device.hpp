@@ -110,7 +110,7 @@ struct DirectPlaces {
       }
     }
     const uint32_t parity = static_cast<uint32_t>(b.epoch & 1) << 16;
-    CollectiveStart{b.comm, b.call, b.epoch, false}.giveUp(CollectiveNoPlace | parity | (p + 1));
+    CollectiveStart::giveUp(b.comm, CollectiveNoPlace | parity | (p + 1));
     return false;
   }
   // The place of peer p, null if there is none, and how many bytes of it are behind `offset`.

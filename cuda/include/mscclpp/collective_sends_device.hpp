@@ -7,6 +7,9 @@
 // it with acquire in front of one. When the receiver's block has taken the chunk, it stores c + 1 in the sender's
 // word `taken` in the same way, for which the sender waits before it puts chunk c + CollectiveChunks. Sends and
 // receives have blocks of their own, so that no rank waits for a peer that waits for it.
+//
+// With the first chunk of a message, which is one of lane 0, its length goes into a word behind `arrived`, one for each
+// place. The receiver compares it with its own. It waits for neither: the load is under way while the chunk is copied.
 
 #ifndef MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_
@@ -17,6 +20,10 @@ namespace mscclpp {
 
 // The most messages of a launch for each peer and direction.
 enum SendsLimits : uint32_t { MessagesPerPeer = 2 };
+
+// In CollectiveHandle::mismatch: that a rank, whose number plus 1 is in the lower half, sent a message of another length
+// than this rank takes. Both lengths are words 8 and 9 of the rank's first line for checks in this rank's scratch.
+enum CollectiveFound : uint32_t { CollectiveLengths = 1u << 30 };
 
 struct CollectiveMessage {
   uint8_t* memory;
@@ -41,6 +48,16 @@ struct CollectiveSends {
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
 namespace detail {
+
+// Reports that a peer's message has another length than this rank takes, and ends all waits of this rank.
+MSCCLPP_DEVICE_NOINLINE void lengthsDiffer(const CollectiveHandle& comm, uint32_t peer, uint64_t sent, uint64_t taken) {
+  uint64_t* const lengths =
+      reinterpret_cast<uint64_t*>(comm.scratch[comm.rank] + comm.checks + 2 * peer * CollectiveLine) + 8;
+  store8(lengths, sent);
+  store8(lengths + 1, taken);
+  setGivenUp(comm.epochs, CollectiveGaveUp, 1);
+  CollectiveStart::giveUp(comm, CollectiveLengths | (peer + 1));
+}
 
 MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const CollectiveSends& call) {
   const uint32_t lane = blockOfGrid() % call.lanes, which = blockOfGrid() / call.lanes;
@@ -75,12 +92,17 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
     for (uint64_t at = lane * call.chunk; at < message.bytes; at += call.lanes * call.chunk, ++c) {
       const uint32_t bytes = static_cast<uint32_t>(message.bytes - at < call.chunk ? message.bytes - at : call.chunk);
       uint8_t* const place = ring + c % CollectiveChunks * call.chunk;
+      uint64_t* const length = arrived + 1 + c % CollectiveChunks;
+      const bool saysLength = at == 0 && thread == 0;
       if (receives) {
         if (!wait(arrived, c + 1)) return;
+        const uint64_t sent = saysLength ? load8(length) : message.bytes;
         takeBytes(message.memory + at, place, bytes, thread, threads);
+        if (sent != message.bytes) lengthsDiffer(comm, peer, sent, message.bytes);
         say(taken, c + 1);
       } else {
         if (c >= CollectiveChunks && !wait(taken, c + 1 - CollectiveChunks)) return;
+        if (saysLength) store8(length, message.bytes);
         putBytes(place, message.memory + at, bytes, thread, threads, AsItIs());
         say(arrived, c + 1);
       }

@@ -12,7 +12,7 @@ use crate::{
     handle::{MAX_RANKS_OF_NODES, Message},
     one_node::OneNode,
     plan::{Exchange, Messages},
-    rank::{Call, Engine, RankState, can_fork},
+    rank::{Call, Engine, Lengths, RankState, can_fork},
 };
 
 use super::{
@@ -202,6 +202,10 @@ impl Engine for Nodes {
     fn check_waits(&self) -> Result<(), mscclpp::Error> {
         let within = || self.local.iter().try_for_each(|(_, local)| local.check_waits());
         self.channels.check_waits().and_then(|()| within()).inspect_err(|_| self.tell_failure())
+    }
+
+    fn other_length(&self, _rank: &RankState) -> Result<Option<Lengths>> {
+        self.local.as_ref().map_or(Ok(None), |(local, engine)| engine.other_length(local))
     }
 
     fn tell_failure(&self) {

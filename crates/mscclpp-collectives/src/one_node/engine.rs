@@ -17,9 +17,9 @@ use mscclpp::{
 use crate::{
     Error, Kind, Request, Result,
     choice::{Devices, Interconnect, LEAST_THREADS, Selection, Selector, time},
-    handle::{CollectiveHandle, LINE, NO_PLACE, OVERLAP},
+    handle::{CollectiveHandle, LENGTHS, LINE, NO_PLACE, OVERLAP},
     plan::{Exchange, Messages, Plan, described},
-    rank::{Call, Engine, Mapping, RankState, least_device},
+    rank::{Call, Engine, Lengths, Mapping, RankState, least_device},
     rows::Rows,
 };
 
@@ -187,6 +187,20 @@ impl Engine for OneNode {
         let selection = self.choose(&*rank.options.selector, &query);
         let microseconds = time(&query, selection.protocol, selection.two_steps);
         Duration::try_from_secs_f64(microseconds * 1e-6).ok()
+    }
+
+    fn other_length(&self, rank: &RankState) -> Result<Option<Lengths>> {
+        // Pairs with the kernel's release, behind which it has written the lengths.
+        let found = self.mismatch.word(0)?.load(Ordering::Acquire);
+        if found == OVERLAP || found & LENGTHS == 0 {
+            return Ok(None);
+        }
+        let from = (found & 0xffff) - 1;
+        let mut lengths = [0u64; 2];
+        let at = self.layout.parts.checks + 2 * u64::from(from) * LINE + 64;
+        self.scratch.memory().read_params(at, &mut lengths)?;
+        let [sent, taken] = lengths;
+        Ok(Some(Lengths { from: rank.group.ranks()[from as usize], sent, taken }))
     }
 
     fn check_mismatch(&self, rank: &RankState) -> Result<()> {

@@ -16,6 +16,14 @@ use super::{
     state::{Call, RankState},
 };
 
+/// The lengths in bytes that rank `from` and this one gave a message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lengths {
+    pub(crate) from: usize,
+    pub(crate) sent: u64,
+    pub(crate) taken: u64,
+}
+
 /// Carries out the calls of a rank.
 pub(crate) trait Engine: Send + Sync {
     /// The number of nodes that the ranks are on.
@@ -73,6 +81,11 @@ pub(crate) trait Engine: Send + Sync {
     /// Checks what kernels found wrong with calls: that no rank made another call, and no two calls ran at the same time.
     fn check_mismatch(&self, _rank: &RankState) -> Result<()> {
         Ok(())
+    }
+
+    /// The lengths of a message that its sender gave another one than this rank, if a kernel has found one.
+    fn other_length(&self, _rank: &RankState) -> Result<Option<Lengths>> {
+        Ok(None)
     }
 
     /// Tells all other ranks what failed, unless they were notified.

@@ -195,6 +195,15 @@ impl History {
         Ok(None)
     }
 
+    /// Names a message with a peer that has one length where it is sent, and another where it is taken.
+    pub(crate) fn lengths(&self, peer: usize, receives: bool, sent: u64, taken: u64) -> Difference {
+        let send = |to| self.named([sent, 0], SENT, to);
+        let recv = |from| self.named([taken, 0], TAKEN, from);
+        let [ours, theirs] =
+            if receives { [recv(peer), send(self.rank)] } else { [send(peer), recv(self.rank)] };
+        Difference { peer, ours, theirs }
+    }
+
     /// The first call that this rank and a peer have made differently, among those that are kept.
     fn difference(&self, peer: usize) -> Option<Difference> {
         (0..LISTS).find_map(|list| {

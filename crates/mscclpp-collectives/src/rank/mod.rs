@@ -11,7 +11,7 @@ mod state;
 mod watch;
 
 pub(crate) use counters::LANES;
-pub(crate) use engine::Engine;
+pub(crate) use engine::{Engine, Lengths};
 pub(crate) use fork::can_fork;
 pub(crate) use meeting::{check_size, devices, least_device, meet, purpose, sharing, unreached};
 pub(crate) use options::Options;

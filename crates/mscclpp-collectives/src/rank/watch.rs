@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use crate::{Error, Request, Result, plan::signature};
 
 use super::{
+    engine::Lengths,
     history::{Difference, History, LISTS, Words},
     meeting::purpose,
 };
@@ -34,6 +35,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 const PERIOD_OF_CHECKS: Duration = Duration::from_millis(10);
 /// How long before a line the other ranks are asked.
 const ANSWERS: Duration = Duration::from_secs(2);
+
+/// The first word that tells a sender that its message has another length than the receiver takes. Otherwise the word says
+/// whether an answer is asked for.
+const LENGTHS_DIFFER: u64 = 2;
 
 /// The communicators of a process, and whether a thread looks at them. A child has none of its parent's threads, one of which may
 /// have held the lock.
@@ -170,6 +175,23 @@ impl Watch {
         watched.check()
     }
 
+    /// Notes that a message has another length than this rank takes, and tells its sender.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], always.
+    pub(crate) fn other_length(&self, Lengths { from, sent, taken }: Lengths) -> Result<()> {
+        let watched = self.watched.here()?;
+        let group = &watched.group;
+        if let Some(peer) = group.ranks().iter().position(|rank| *rank == from) {
+            let found = watched.state.lock().history.lengths(peer, true, sent, taken);
+            if watched.found(Some(found)) {
+                // If the peer has left, it needs to know nothing.
+                let _ = group.tell(peer, &[LENGTHS_DIFFER, sent, taken]);
+            }
+        }
+        watched.check()
+    }
+
     /// Checks that no rank has made other calls, as far as that is known. Does not block.
     ///
     /// # Errors
@@ -249,12 +271,12 @@ impl Watched {
         Err(Error::Mismatch { rank: self.name(), other: self.group.ranks()[peer], ours, theirs })
     }
 
-    /// Keeps the first difference, and ends the waits of this rank.
-    fn found(&self, difference: Option<Difference>) {
-        if let Some(difference) = difference {
-            let _ = self.difference.set(difference);
-            self.semaphores.iter().for_each(|semaphore| semaphore.abort("ranks made different calls"));
-        }
+    /// Keeps the first difference, and ends the waits of this rank. Returns whether this is the first.
+    fn found(&self, difference: Option<Difference>) -> bool {
+        let Some(difference) = difference else { return false };
+        let is_first = self.difference.set(difference).is_ok();
+        self.semaphores.iter().for_each(|semaphore| semaphore.abort("ranks made different calls"));
+        is_first
     }
 
     /// Takes what the others have said, and answers. Returns false if some of them can say nothing any more.
@@ -267,6 +289,10 @@ impl Watched {
                 match self.group.told_by(peer) {
                     Ok(Some(words)) => {
                         let Some((asks, words)) = words.split_first() else { continue };
+                        if let (LENGTHS_DIFFER, [sent, taken]) = (*asks, words) {
+                            found = found.or(Some(state.history.lengths(peer, false, *sent, *taken)));
+                            continue;
+                        }
                         match state.history.hear(peer, words) {
                             Ok(difference) => found = found.or(difference),
                             Err(problem) => {

@@ -6,12 +6,12 @@ use std::{
 };
 
 use crate::support::{Told, abort_ends_waits, builder, by_nodes::on, ranks, zeros};
-use mscclpp::{ErrorKind, prelude::*};
+use mscclpp::{ErrorKind, gpu::Abort, prelude::*};
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, DataType, DeviceSlice, Error, Kind, Protocol, ReduceOp, Request,
     Selection,
 };
-use mscclpp_test_support::{LIMIT, Lines};
+use mscclpp_test_support::{LIMIT, Lines, until};
 
 #[test]
 fn what_can_never_be_right_is_refused_and_nothing_is_done() {
@@ -148,6 +148,50 @@ fn check_mismatches(builder: impl Fn(&Communicator, &Gpu) -> CollectivesBuilder 
             assert!(error.to_string().contains(&text), "{error}");
             let again = collectives.barrier(&stream).expect_err("it stays so");
             assert_eq!(again.kind(), ErrorKind::InvalidUsage);
+            comm.bootstrap().barrier().unwrap();
+        }
+    });
+}
+
+/// The length travels with a message, so no check of calls is needed.
+#[test]
+fn a_message_of_another_length_is_an_error_on_both_sides() {
+    const LONG: usize = 1 << 18;
+    ranks(2, |comm, gpu| {
+        for (sent, taken) in [(1024, 10), (10, 1024), (LONG, 10), (10, LONG), (LONG, LONG - 1)] {
+            let collectives = builder(comm, gpu).connect().expect("collectives");
+            let (stream, numbers) = (gpu.stream().expect("a stream"), zeros::<f32>(gpu, LONG));
+            let part = |count| numbers.slice(0..count).unwrap();
+            let rank = collectives.rank();
+            let message = |sent, taken| match rank {
+                0 => collectives.send(&part(sent), 1, &stream),
+                _ => collectives.recv(&part(taken), 0, &stream),
+            };
+            for count in [1, 7, LONG, 10, 1024] {
+                message(count, count).unwrap();
+            }
+            collectives.synchronize(&stream).unwrap();
+            message(sent, taken).unwrap();
+            // The sender may be complete before the receiver looks at the message, and is told then.
+            let mut outcome = collectives.synchronize(&stream);
+            assert!(rank == 0 || outcome.is_err(), "{sent} {taken}");
+            until("the error", || {
+                outcome = std::mem::replace(&mut outcome, Ok(())).and_then(|()| Abort::check(&collectives));
+                outcome.is_err()
+            });
+            let error = outcome.expect_err("as just seen");
+            let names = [
+                format!("send of {} bytes to rank 1", 4 * sent),
+                format!("recv of {} bytes from rank 0", 4 * taken),
+            ];
+            let text = format!(
+                "rank {rank} called {}, while rank {} called {}",
+                names[rank],
+                1 - rank,
+                names[1 - rank]
+            );
+            assert!(error.to_string().contains(&text), "{error}");
+            assert!(matches!(collectives.barrier(&stream), Err(Error::Mismatch { .. })), "it stays so");
             comm.bootstrap().barrier().unwrap();
         }
     });

@@ -61,7 +61,14 @@ pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Ro
             (None, None) => return Ok(None),
         };
         let how = format!("{host}, {how}");
-        return RootAddress::at(&host.value, port, &host, "an IP address or a host name", how).map(Some);
+        return RootAddress::at(
+            &host.value,
+            port,
+            &host,
+            "an IP address that is not link-local, or a host name",
+            how,
+        )
+        .map(Some);
     }
     let Some(port) = port_of_job else { return Ok(None) };
     if job.on_one_host {

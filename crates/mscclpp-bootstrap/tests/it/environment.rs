@@ -303,6 +303,10 @@ fn malformed_values_name_their_variable() {
             "MASTER_ADDR is \"no host\"; allowed: an IP address",
         ),
         (
+            with(&TORCHRUN, &[("MASTER_ADDR", "fe80::1%eth0")]),
+            "MASTER_ADDR is \"fe80::1%eth0\"; allowed: an IP address that is not link-local, or a host name",
+        ),
+        (
             with(&SRUN, &[("SLURM_STEP_NODELIST", "node[")]),
             "SLURM_STEP_NODELIST is \"node[\"; allowed: a list",
         ),

@@ -514,7 +514,7 @@ def waits_with_a_time(rank, n, _address, port):
         store.wait(["waited"])
 
 
-def test_a_wait_with_a_time_ends_then():
+def test_wait_with_time():
     ranks.run(2, waits_with_a_time, free_port(), timeout=IMPORTS)
 
 

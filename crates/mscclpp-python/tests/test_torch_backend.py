@@ -508,7 +508,7 @@ def waits_with_a_time(rank, n, _address, port):
         ended.set()
         counting.join()
         # Pauses of 10 ms are counted, as they become longer where the machine is busy.
-        assert 10 < next(pauses) < 200
+        assert next(pauses) < 200
         store.set("waited", "yes")
     else:
         store.wait(["waited"])

@@ -1,5 +1,5 @@
-//! A layer with a mixture of experts whose kernels do more than to send and to sum: dispatch quantises tokens in a way of its own,
-//! and combine adds the residual.
+//! A layer with a mixture of experts whose kernels do more than to send and to sum: dispatch quantises tokens in a way of its
+//! own, and combine adds the residual.
 //!
 //!     cargo run -p mscclpp-ep --example fused_experts
 //!

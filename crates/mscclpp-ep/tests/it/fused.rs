@@ -1,5 +1,5 @@
-//! Kernels of the program in dispatch and combine: rows that they copy, and sums that they leave alone, are those of the library's
-//! own kernels.
+//! Kernels of the program in dispatch and combine: rows that they copy, and sums that they scale, are those of the library's own
+//! kernels.
 
 use mscclpp::{Kernel, KernelArgs, KernelSource, Module, prelude::*};
 use mscclpp_ep::{Combine, Dispatch, Experts, Layout, NumberType};

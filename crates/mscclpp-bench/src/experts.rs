@@ -1,12 +1,15 @@
 //! `experts`: dispatch and combine of a mixture-of-experts layer between processes, each in graphs of calls. Beside them, the
 //! collectives that do the same work without knowing about experts: all_gathers in a group, and a reduce_scatter.
 
+mod gathered;
+
 use clap::{Args, ValueEnum};
 use half::bf16;
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Collectives, DataType, DeviceSlice, Kind, ReduceOp, Request};
+use mscclpp_collectives::Collectives;
 use mscclpp_ep::{Combine, Dispatch, Experts, Layout, NumberType, Quantisation, Routed};
 
+use self::gathered::Gathered;
 use crate::{
     Result,
     measuring::Measuring,
@@ -44,6 +47,12 @@ pub(crate) struct Options {
     /// Lets a quarter of all choices fall on one expert.
     #[arg(long)]
     skewed: bool,
+    /// Makes each call by itself, without graphs.
+    #[arg(long)]
+    eager: bool,
+    /// Does each dispatch and combine by two launches, one that sends and one that receives.
+    #[arg(long)]
+    halves: bool,
     /// The most blocks of a call [default: the library's].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: Option<u32>,
@@ -120,12 +129,16 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
              a dispatch takes what it adds to a combine; the baseline is this library's all_gathers in a group, and its reduce_scatter"
         ),
         format!(
-            "graphs of {} calls, timed by the device's events; counts and sums compared for each time",
+            "{} of {} calls, timed by the device's events; counts and sums compared for each time",
+            if options.eager { "rounds" } else { "graphs" },
             options.calls
         ),
     ];
     pair.end(table, notes)
 }
+
+/// A call that is put into a stream.
+type Call<'a> = &'a dyn Fn(&Stream) -> Result<()>;
 
 struct Bench<'a> {
     options: &'a Options,
@@ -209,19 +222,23 @@ impl<'a> Bench<'a> {
         let routed = self.dispatch(layout.layout(), stream)?;
         self.combine(&routed, stream)?;
         self.experts.synchronize(stream)?;
-        let graph = |call: &dyn Fn() -> Result<()>| -> Result<_> {
+        let gathered = Gathered::new(self)?;
+        // A dispatch may need the combine of the one before. So both are timed together, and a combine alone.
+        let calls: [Call<'_>; 4] = [
+            &|stream| self.combine(&self.dispatch(layout.layout(), stream)?, stream),
+            &|stream| self.combine(&routed, stream),
+            &|stream| gathered.gather(stream),
+            &|stream| gathered.scatter(stream),
+        ];
+        let all = |call: Call<'_>, stream: &Stream| (0..options.calls).try_for_each(|_| call(stream));
+        let mut graphs = Vec::new();
+        for call in calls.iter().filter(|_| !options.eager) {
             stream.begin_capture()?;
-            let captured = (0..options.calls).try_for_each(|_| call());
+            let captured = all(call, stream);
             let graph = stream.end_capture();
             captured?;
-            Ok(graph?)
-        };
-        // A dispatch may need the combine of the one before. So both are timed together, and a combine alone.
-        let both = graph(&|| self.combine(&self.dispatch(layout.layout(), stream)?, stream))?;
-        let combines = graph(&|| self.combine(&routed, stream))?;
-        let gathered = Gathered::new(self)?;
-        let gathers = graph(&|| gathered.gather(stream))?;
-        let scatters = graph(&|| gathered.scatter(stream))?;
+            graphs.push(graph?);
+        }
 
         let measuring = &options.measuring;
         let [down, up] = self.bytes()?;
@@ -229,12 +246,15 @@ impl<'a> Bench<'a> {
         let mut times = [const { Vec::new() }; 4];
         let mut right = true;
         for launch in 0..measuring.launches() {
-            for (n, graph) in [&both, &combines, &gathers, &scatters].into_iter().enumerate() {
+            for (n, call) in calls.iter().enumerate() {
                 progress.step(&format!("experts, {tokens} tokens, time {launch}"));
                 self.sums.fill(0, self.sums.len(), 0)?;
                 let us = stopwatch.time(replays, |stream, mut range| {
-                    // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
-                    Ok(range.try_for_each(|_| unsafe { graph.launch(stream) })?)
+                    range.try_for_each(|_| match graphs.get(n) {
+                        // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
+                        Some(graph) => Ok(unsafe { graph.launch(stream) }?),
+                        None => all(call, stream),
+                    })
                 })?;
                 // The others' times begin while they wait for rank 0.
                 let us = pair.ranks.say(&us)?.first().copied().flatten();
@@ -255,12 +275,13 @@ impl<'a> Bench<'a> {
         let format = if options.bf16 { "bf16" } else { "e4m3" };
         let blocks = options.blocks.map_or(String::new(), |blocks| format!(", {blocks} blocks"));
         let layout = crate::call::name_of(&layout);
-        let skewed = if options.skewed { ", skewed" } else { "" };
+        let said = [(options.skewed, ", skewed"), (options.eager, ", eager"), (options.halves, ", halves")];
+        let said: String = said.into_iter().filter(|(is, _)| *is).map(|(_, name)| name).collect();
         let kinds =
             [(0, "dispatch", format, down), (1, "combine", if options.exact { "exact" } else { "bf16" }, up)];
         Ok(kinds.map(|(n, what, format, bytes)| {
             let variant =
-                format!("{what} {format}, {tokens} tokens, {layout}{skewed}{blocks}, {} ranks", shape.ranks);
+                format!("{what} {format}, {tokens} tokens, {layout}{said}{blocks}, {} ranks", shape.ranks);
             let rounds = replays * options.calls;
             let of = Times::of(times[n].clone());
             let row = Row::new("experts", &variant, (bytes, SizeOf::Bytes), rounds, measuring.repeats());
@@ -276,13 +297,21 @@ impl<'a> Bench<'a> {
             dispatch = dispatch.into(layout, &self.came[0]);
             dispatch = self.came[1..].iter().fold(dispatch, Dispatch::and);
         }
-        Ok(self.experts.dispatch(&dispatch, stream)?)
+        if !self.options.halves {
+            return Ok(self.experts.dispatch(&dispatch, stream)?);
+        }
+        let (routed, receive) = self.experts.dispatch_send(&dispatch, stream)?;
+        receive.receive(stream)?;
+        Ok(routed)
     }
 
     fn combine(&self, routed: &Routed, stream: &Stream) -> Result<()> {
         let combine = Combine::new(routed, &self.made, &self.sums);
         let combine = if self.options.exact { combine.exact() } else { combine };
-        Ok(self.experts.combine(&combine, stream)?)
+        if !self.options.halves {
+            return Ok(self.experts.combine(&combine, stream)?);
+        }
+        Ok(self.experts.combine_send(&combine, stream)?.receive(stream)?)
     }
 
     /// The local experts of this rank, by the numbers of all.
@@ -356,54 +385,4 @@ fn choices(options: &Options, shape: Shape, tokens: usize, seed: u64) -> Vec<i32
         chosen
     };
     (0..tokens).flat_map(token).collect()
-}
-
-/// The collectives that do the same: all tokens go to all ranks, and every rank has a row for each.
-struct Gathered<'a> {
-    bench: &'a Bench<'a>,
-    given: [DeviceSlice<u8>; 3],
-    all: [DeviceSlice<u8>; 3],
-    made: DeviceSlice<bf16>,
-    sums: DeviceSlice<bf16>,
-}
-
-impl<'a> Gathered<'a> {
-    fn new(bench: &'a Bench<'a>) -> Result<Self> {
-        let Shape { ranks, hidden, top_k, .. } = bench.shape;
-        let row = if bench.options.bf16 { 2 * hidden } else { hidden + 4 * hidden.div_ceil(128) };
-        let slice = |bytes: usize| -> Result<DeviceSlice<u8>> {
-            Ok(DeviceSlice::new(&bench.pair.gpu.allocate(bytes as u64)?)?)
-        };
-        let sizes = [row, 4 * top_k, 4 * top_k].map(|bytes| bytes * bench.tokens);
-        let [rows, weights, ids] = sizes.map(slice);
-        let [all_rows, all_weights, all_ids] = sizes.map(|bytes| slice(bytes * ranks));
-        let numbers = |count: usize| -> Result<DeviceSlice<bf16>> {
-            Ok(DeviceSlice::new(&bench.pair.gpu.allocate(2 * count as u64)?)?)
-        };
-        Ok(Self {
-            bench,
-            given: [rows?, weights?, ids?],
-            all: [all_rows?, all_weights?, all_ids?],
-            made: numbers(ranks * bench.tokens * hidden)?,
-            sums: numbers(bench.tokens * hidden)?,
-        })
-    }
-
-    fn gather(&self, stream: &Stream) -> Result<()> {
-        let request = |(given, all): (&DeviceSlice<u8>, &DeviceSlice<u8>)| Request {
-            kind: Kind::AllGather,
-            data_type: DataType::U8,
-            count: given.len() as u64,
-            send: given.ptr(),
-            recv: all.ptr(),
-        };
-        let requests: Vec<_> = self.given.iter().zip(&self.all).map(request).collect();
-        // SAFETY: the memory is kept as long as the graph.
-        unsafe { self.bench.collectives.enqueue(&requests, stream)? };
-        Ok(())
-    }
-
-    fn scatter(&self, stream: &Stream) -> Result<()> {
-        Ok(self.bench.collectives.reduce_scatter(&self.made, &self.sums, ReduceOp::Sum, stream)?)
-    }
 }

@@ -51,6 +51,10 @@ pub(crate) fn wrong_data() -> Result<(), Failed> {
         ("ethernet-bw", SMALL),
         ("all-reduce", SMALL),
         ("tune", SMALL),
+        (
+            "experts",
+            &["--tokens", "1", "--hidden", "64", "--iters", "2", "--repeats", "1", "--eager", "--halves"],
+        ),
         ("experts", &["--tokens", "1", "--hidden", "64", "--iters", "2", "--repeats", "1"]),
         ("all-reduce-rmsnorm", &["--rows", "1", "--hidden", "64", "--iters", "2", "--repeats", "1"]),
     ] {

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The experts of a group of ranks, as one rank has them. Calls are put into streams, in one order on all ranks, and may be
-/// captured.
+/// captured. A clone is the same experts.
 #[derive(Debug, Clone)]
 pub struct Experts {
     pub(crate) engine: Arc<Engine>,

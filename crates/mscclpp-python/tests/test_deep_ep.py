@@ -124,9 +124,10 @@ def normal(rank, n, address):
         everybody = [Tokens(r, count, seed) for r, count in enumerate(counts[:n])]
         for number, kind in enumerate(("bfloat16", "e4m3", "by column")):
             with_topk, is_async = (seed + number) % 2 == 0, number != 1
-            handles.append(one_way(deep_ep, buffer, rank, everybody, kind, with_topk, is_async))
-    for handle, everybody in handles:
-        there_and_back(buffer, rank, everybody, handle)
+            handle = one_way(deep_ep, buffer, rank, everybody, kind, with_topk, is_async)
+            handles.append((handle, everybody, with_topk))
+    for given in handles:
+        there_and_back(buffer, rank, *given)
     buffer.destroy()
     with pytest.raises(RuntimeError, match="has been destroyed"):
         buffer.get_dispatch_layout(everybody[rank].ids, E)
@@ -183,7 +184,7 @@ def one_way(deep_ep, buffer, rank, everybody, kind, with_topk, is_async):
     combined, none, _ = buffer.combine(padded, worst_handle)
     assert none is None
     check_sums(combined, everybody, rank, lambda r: 1)
-    return handle, everybody
+    return handle
 
 
 def check_sums(combined, everybody, rank, factor, bias=()):
@@ -199,7 +200,7 @@ def check_sums(combined, everybody, rank, factor, bias=()):
     assert equal(combined, sums.bfloat16())
 
 
-def there_and_back(buffer, rank, everybody, handle):
+def there_and_back(buffer, rank, handle, everybody, with_topk):
     """Other rows take the way of a handle, and come back as one sum, with weights and biases."""
     tokens, found = everybody[rank], came(everybody, rank)
     for x in (tokens.x + 1, cast(tokens.x + 1)):
@@ -215,7 +216,7 @@ def there_and_back(buffer, rank, everybody, handle):
         combined, combined_weights, _ = buffer.combine(
             y,
             handle,
-            topk_weights=None if bias is None else weights,
+            topk_weights=None if bias is None or not with_topk else weights,
             bias=bias,
             config=buffer.get_combine_config(len(everybody)),
             previous_event=buffer.capture(),
@@ -224,7 +225,7 @@ def there_and_back(buffer, rank, everybody, handle):
         )
         biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
         check_sums(combined, everybody, rank, lambda r: r + 1, biases)
-        if bias is None:
+        if bias is None or not with_topk:
             assert combined_weights is None
             continue
         sums = torch.zeros(tokens.weights.shape)

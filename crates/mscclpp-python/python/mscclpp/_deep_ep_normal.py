@@ -25,14 +25,6 @@ class Handle(tuple[Any, ...]):
     routed: Routed
     #: The number of rows that came, or that there is room for.
     rows: int
-    #: The choices of this rank's tokens: experts, or ranks if the dispatch had no experts.
-    ids: torch.Tensor
-    #: The number of the experts of the set-up.
-    experts: int
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Returns the tensors that the dispatch made for the handle."""
-        return [each for each in (self[0], self.ids) if each is not None]
 
 
 def layout(ranks: Ranks, topk_idx: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -121,7 +113,7 @@ def dispatch(
     if came_idx is not None and came_weights is not None:
         came_weights.masked_fill_(came_idx == -1, 0)
     handle = Handle((prefix, is_token_in_rank))
-    handle.set_up, handle.routed, handle.rows, handle.ids, handle.experts = set_up, routed, n, ids, experts
+    handle.set_up, handle.routed, handle.rows = set_up, routed, n
     return _rows(out), came_idx, came_weights, counts, handle
 
 
@@ -144,13 +136,17 @@ def combine(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Returns the sum of each token's rows, and of its weights."""
     experts, tokens = handle.set_up.experts, handle.routed.tokens
-    out = x.new_empty((tokens, x.shape[1]))
-    experts.combine(handle.routed, x.contiguous(), out, bias=bias)
-    combined = None
+    out, sums = x.new_empty((tokens, x.shape[1])), None
     if topk_weights is not None:
-        combined = _combine_weights(ranks, handle, topk_weights)
+        if topk_weights.shape != (handle.rows, experts.top_k):
+            raise ValueError(
+                f"argument 'topk_weights': expected weights of shape {(handle.rows, experts.top_k)}, for the rows and "
+                f"choices of the handle's dispatch, got {tuple(topk_weights.shape)}"
+            )
+        topk_weights, sums = topk_weights.contiguous(), topk_weights.new_empty((tokens, experts.top_k))
+    experts.combine(handle.routed, x.contiguous(), out, bias=bias, row_weights=topk_weights, weights_into=sums)
     ranks.settle(experts)
-    return out, combined
+    return out, sums
 
 
 def experts_of_rank(ranks: Ranks, num_experts: int) -> int:
@@ -158,24 +154,6 @@ def experts_of_rank(ranks: Ranks, num_experts: int) -> int:
     if num_experts == 0 or num_experts % ranks.size:
         raise ValueError(f"{num_experts} experts do not divide into {ranks.size} equal parts, one for each rank")
     return num_experts // ranks.size
-
-
-def _combine_weights(ranks: Ranks, handle: Handle, topk_weights: torch.Tensor) -> torch.Tensor:
-    """Sums the weights as rows of their own, which take the way of the tokens."""
-    if topk_weights.dim() != 2 or topk_weights.shape[0] != handle.rows:
-        raise ValueError(
-            f"argument 'topk_weights': expected weights of {handle.rows} rows, as dispatch() returned them, got "
-            f"{tuple(topk_weights.shape)}"
-        )
-    experts, tokens, k = handle.set_up.experts, handle.routed.tokens, topk_weights.shape[1]
-    width = -(-k // 4) * 4
-    shape = Shape(handle.experts, experts.top_k, width, "float32")
-    of_weights = ranks.set_up(shape, experts.capacity).experts
-    given = topk_weights.new_empty((tokens, width))
-    routed = of_weights.dispatch(given, handle.ids, layout="token", out=_of_length(given, handle.rows))
-    combined = of_weights.combine(routed, torch.nn.functional.pad(topk_weights, (0, width - k)))
-    ranks.settle(of_weights)
-    return combined[:, :k].contiguous()
 
 
 def _parts(x: Rows) -> tuple[torch.Tensor, torch.Tensor | None]:

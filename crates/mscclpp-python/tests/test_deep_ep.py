@@ -2,7 +2,9 @@
 
 import contextlib
 import inspect
+import logging
 import os
+import signal
 import subprocess
 import sys
 
@@ -78,6 +80,11 @@ def cast(x):
 
 def bits(x):
     return x.contiguous().view(torch.uint8)
+
+
+def refused(kind, text, call, *args, **given):
+    with pytest.raises(kind, match=text):
+        call(*args, **given)
 
 
 def equal(x, y):
@@ -276,6 +283,7 @@ def low_latency(rank, n, address):
     buffer.low_latency_query_mask_buffer(mask)
     assert not mask.any()
     buffer.low_latency_update_mask_buffer(n - 1, False)
+    refused(ValueError, "made with enable_shrink=True", buffer.low_latency_update_mask_buffer, (rank + 1) % n, True)
     buffer.low_latency_clean_mask_buffer()
     local = buffer.get_local_buffer_tensor(torch.int32, size=(2, 3), offset=4, use_rdma_buffer=True)
     assert (local.dtype, local.shape) == (torch.int32, (2, 3)) and buffer.get_local_buffer_tensor(
@@ -296,7 +304,7 @@ def end(ends, event, hook):
         hook()  # without effect
 
 
-def a_layer(buffer, rank, everybody, kind, ends, zero_copy):
+def a_layer(buffer, rank, everybody, kind, ends, zero_copy, lost=()):
     n, tokens = len(everybody), everybody[rank]
     stats, waits = torch.full((E // n,), 100, dtype=torch.int32), torch.zeros(n, dtype=torch.int64)
     x, counts, handle, event, hook = buffer.low_latency_dispatch(
@@ -346,18 +354,18 @@ def a_layer(buffer, rank, everybody, kind, ends, zero_copy):
     )
     end(ends, event, hook)
     assert out is None or combined is out
-    expected = sums_of_experts(tokens, n, lambda e, t: tokens.x[t].float() * (e + 1))
+    expected = sums_of_experts(tokens, n, lambda e, t: tokens.x[t].float() * (e + 1), lost)
     if kind["use_fp8"]:
         torch.testing.assert_close(combined, expected, rtol=0.07, atol=0.5)
     else:
         assert equal(combined, expected)
 
 
-def sums_of_experts(tokens, n, made):
-    """Each rank rounds the weighted sum of its experts, then their sum is rounded."""
+def sums_of_experts(tokens, n, made, lost=()):
+    """Each rank rounds the weighted sum of its experts, then their sum is rounded. Ranks that are lost have no part."""
     sums = torch.zeros(tokens.x.shape)
     for t, (ids, weights) in enumerate(zip(tokens.ids.tolist(), tokens.weights.tolist())):
-        for r in range(n):
+        for r in sorted({*range(n)} - {*lost}):
             of_rank = torch.zeros(H)
             for e, w in zip(ids, weights):
                 if e >= 0 and e // (E // n) == r:
@@ -420,6 +428,89 @@ def two_at_once(buffer, rank, batches):
 @pytest.mark.parametrize("n", [2, 4])
 def test_low_latency_mode_is_that_of_the_oracle(n):
     ranks.run(n, low_latency, timeout=LIMIT)
+
+
+# Ranks that are lost
+
+
+def shrinking(rank, n, address):
+    """Rank 3 dies, and rank 2 ends later. The others go on."""
+    from mscclpp import _deep_ep_setup
+
+    # No wait ends by itself: the job says that rank 3 is lost, and rank 2 is masked.
+    _deep_ep_setup.PATIENCE = 2 * LIMIT
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("mscclpp.ep").addHandler(handler)
+    deep_ep, group = joined(rank, n, address)
+    buffer = deep_ep.Buffer(group, low_latency_mode=True, enable_shrink=True)
+    everybody = [Tokens(r, count) for r, count in enumerate((5, 3, 6, 2))]
+    tokens, mask = everybody[rank], torch.ones(n, dtype=torch.int32)
+
+    def layers(lost):
+        them = [Tokens(r, 0) if r in lost else its for r, its in enumerate(everybody)]
+        for number, kind in enumerate(KINDS):
+            a_layer(buffer, rank, them, kind, ENDS[number % 3], number % 2 == 1, lost)
+        # Another shape.
+        buffer.low_latency_dispatch(tokens.x, tokens.ids, M + 1, E)
+        expect_masks(lost)
+
+    def expect_masks(lost):
+        buffer.low_latency_query_mask_buffer(mask)
+        assert mask.tolist() == [int(r in lost) for r in range(n)]
+
+    layers([])
+    buffer.low_latency_clean_mask_buffer()
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    # What comes with this call may be wrong.
+    buffer.low_latency_dispatch(tokens.x, tokens.ids, M, E)
+    expect_masks([3])
+    layers([3])
+    assert len(said) == 1 and "ranks [3] are lost" in said[0]
+    if rank == 2:
+        return
+    buffer.low_latency_update_mask_buffer(2, True)
+    layers([2, 3])
+    assert len(said) == 1
+
+    update, dispatch = buffer.low_latency_update_mask_buffer, buffer.low_latency_dispatch
+    update(1 - rank, False)
+    text = r" brings no rank back, and ranks \[2, 3\] are lost: make a new Buffer"
+    refused(mscclpp.Error, r"update_mask_buffer\(3, False\)" + text, update, 3, False)
+    refused(mscclpp.Error, r"clean_mask_buffer\(\)" + text, buffer.low_latency_clean_mask_buffer)
+    text = r" takes all ranks, and ranks \[2, 3\] are lost"
+    refused(mscclpp.Error, "the first call of a shape" + text, dispatch, tokens.x, tokens.ids, M + 2, E)
+    refused(mscclpp.Error, r"dispatch\(\)" + text, buffer.dispatch, tokens.x, **arguments(buffer, tokens))
+    buffer.destroy()
+
+
+def test_ranks_go_on_without_those_that_are_lost():
+    with ranks.Ranks(4, shrinking) as them:
+        for rank in range(3):
+            them.outcome(rank, LIMIT)
+
+
+def left_alone(rank, n, address, how, is_done):
+    """Rank 1 makes one call. Then it ends, or makes no other one until rank 0 has its error."""
+    from mscclpp import _deep_ep_setup
+
+    if how == "is silent":
+        _deep_ep_setup.PATIENCE = 20
+    deep_ep, group = joined(rank, n, address)
+    buffer, tokens = deep_ep.Buffer(group), Tokens(rank, 4)
+    given = arguments(buffer, tokens)
+    buffer.dispatch(tokens.x, **given)
+    if rank == 0:
+        refused(mscclpp.Error, "rank 1", buffer.dispatch, tokens.x, **given)
+        is_done.set()
+    elif how == "is silent":
+        assert is_done.wait(LIMIT)
+
+
+@pytest.mark.parametrize("how", ["ends", "is silent"])
+def test_a_rank_that_is_gone_is_named(how):
+    ranks.run(2, left_alone, how, ranks.SPAWN.Event(), timeout=LIMIT)
 
 
 # A layer as engines play it
@@ -623,15 +714,9 @@ class OneRank:
 def wrong_arguments(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     Buffer = deep_ep.Buffer
-
-    def refused(kind, text, call, *args, **given):
-        with pytest.raises(kind, match=text):
-            call(*args, **given)
-
     refused(TypeError, "takes one of 'group'", Buffer)
     refused(TypeError, "takes one of 'group'", Buffer, group, comm=OneRank())
     refused(TypeError, r"Buffer\(\) has no argument 'use_fabric' in mscclpp: memory is", Buffer, group, use_fabric=True)
-    refused(NotImplementedError, "'enable_shrink': calls that go on", Buffer, group, enable_shrink=True)
     refused(ValueError, "'num_nvl_bytes': expected a number that is not negative, got -1", Buffer, group, -1)
     refused(TypeError, "'num_sms': expected a whole number, got 1.5", deep_ep.Config, 1.5)
     config = deep_ep.Config(
@@ -652,14 +737,8 @@ def wrong_arguments(rank, n, address):
         NotImplementedError, r"internode_dispatch\(\) is for ranks on several nodes", buffer.internode_dispatch, 1, x=2
     )
     refused(NotImplementedError, r"internode_combine\(\) is for ranks on several nodes", buffer.internode_combine)
-    refused(
-        NotImplementedError,
-        r"update_mask_buffer\(0, True\): calls that go on",
-        buffer.low_latency_update_mask_buffer,
-        0,
-        True,
-    )
-    refused(ValueError, "there are ranks 0 to 0, not 3", buffer.low_latency_update_mask_buffer, 3)
+    refused(ValueError, "another one of the ranks 0 to 0, got 0", buffer.low_latency_update_mask_buffer, 0, True)
+    refused(ValueError, "another one of the ranks 0 to 0, got 3", buffer.low_latency_update_mask_buffer, 3)
     refused(
         ValueError,
         "'mask_status': expected a number for each of 1",

@@ -11,7 +11,7 @@ from . import _deep_ep_low_latency as low_latency
 from . import _deep_ep_normal as normal
 from ._deep_ep_config import Config, count, low_latency_bytes
 from ._deep_ep_events import EventHandle, EventOverlap, call_in
-from ._deep_ep_refusals import refuse_internode, refuse_masks, refuse_unknown
+from ._deep_ep_refusals import refuse_internode, refuse_unknown
 from ._deep_ep_setup import Ranks
 
 #: The type of the numbers of experts.
@@ -32,10 +32,16 @@ class Buffer:
     work, and its event is the last value that is returned, or the last but one. Other calls go into the current stream.
     `allocate_on_comm_stream` changes nothing: both streams know all tensors of a call. On simulated devices tensors are
     those of the CPU, and a call is complete when it returns.
+
+    With `enable_shrink`, low-latency calls go on without ranks that are lost: the first that dies, and each one for which
+    a call has waited for 100 seconds. The log and the masks say so, and no call raises an error for it. What the call that
+    met the loss has stored may be wrong. In later calls nothing comes from a lost rank, and choices of its experts are
+    none.
     """
 
-    #: The most blocks of a call, if `set_num_sms` was called. Else the kernels choose.
+    #: The number that `set_num_sms` has set, and that each `Config` of this class has.
     num_sms: int = 20
+    #: The most blocks of a call, if `set_num_sms` was called. Else the kernels choose.
     _max_blocks: int | None = None
 
     def __init__(
@@ -55,12 +61,10 @@ class Buffer:
         refuse_unknown("Buffer", unknown)
         if (group is None) == (comm is None):
             raise TypeError("Buffer() takes one of 'group', a group of torch.distributed, and 'comm', of mpi4py")
-        if enable_shrink:
-            refuse_masks("argument 'enable_shrink'")
         self.group, self.low_latency_mode, self.explicitly_destroy = group, low_latency_mode, explicitly_destroy
         self.num_nvl_bytes = count("num_nvl_bytes", num_nvl_bytes)
         self.num_rdma_bytes = count("num_rdma_bytes", num_rdma_bytes)
-        self._made: Ranks | None = Ranks(comm if group is None else group, type(self)._max_blocks)
+        self._made: Ranks | None = Ranks(comm if group is None else group, type(self)._max_blocks, enable_shrink)
         self.rank, self.group_size = self._made.rank, self._made.size
         self._local: dict[bool, torch.Tensor] = {}
 
@@ -71,7 +75,7 @@ class Buffer:
         return self._made
 
     def destroy(self) -> None:
-        """Give the memory back, when all ranks have called it. Later calls raise."""
+        """Give the memory back, when all ranks have called it, or after 100 seconds with an error. Later calls raise."""
         made, self._made = self._made, None
         self._local.clear()
         if made is not None:
@@ -324,23 +328,35 @@ class Buffer:
         low_latency_bytes(num_max_dispatch_tokens_per_rank, hidden, count("num_experts", num_experts))
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Accept that a rank takes part. To leave one out is not there yet."""
+        """With `mask`, have the low-latency calls that follow go on without a rank, for good: to bring it back is an error.
+        For buffers with `enable_shrink`.
+        """
+        if not 0 <= rank_to_mask < self.group_size or (mask and rank_to_mask == self.rank):
+            raise ValueError(
+                f"argument 'rank_to_mask': expected another one of the ranks 0 to {self.group_size - 1}, got {rank_to_mask}"
+            )
+        if mask and not self._ranks.survives_loss:
+            raise ValueError("argument 'mask': a Buffer goes on without a rank if it is made with enable_shrink=True")
         if mask:
-            refuse_masks(f"low_latency_update_mask_buffer({rank_to_mask}, True)")
-        if not 0 <= rank_to_mask < self.group_size:
-            raise ValueError(f"argument 'rank_to_mask': there are ranks 0 to {self.group_size - 1}, not {rank_to_mask}")
+            self._ranks.lose([rank_to_mask])
+        elif rank_to_mask in self._ranks.lost():
+            self._ranks.expect_all(f"low_latency_update_mask_buffer({rank_to_mask}, False) brings no rank back")
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Store 0 for each rank, as all take part."""
+        """Store 1 for each rank that is lost, and 0 for the others. The host waits for the calls in the current stream."""
         if mask_status.shape != (self.group_size,):
             raise ValueError(
                 f"argument 'mask_status': expected a number for each of {self.group_size} ranks, got "
                 f"{tuple(mask_status.shape)}"
             )
         mask_status.zero_()
+        for rank in self._ranks.lost():
+            mask_status[rank] = 1
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Do nothing: all ranks take part."""
+        """Do nothing if all ranks take part. To bring lost ranks back is an error."""
+        self._ranks.lost()
+        self._ranks.expect_all("low_latency_clean_mask_buffer() brings no rank back")
 
 
 def _expect_one_end(async_finish: bool, return_recv_hook: bool) -> None:

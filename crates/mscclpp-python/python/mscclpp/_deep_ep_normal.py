@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
 
 from ._deep_ep_setup import Ranks, SetUp, Shape
-from .ep import Routed
+from .ep import Experts, Routed
 
 #: Rows, or rows of one byte a number with their scales.
 Rows: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -54,12 +54,13 @@ def dispatch(
     num_worst_tokens: int,
 ) -> tuple[Rows, torch.Tensor | None, torch.Tensor | None, list[int], Handle]:
     """Sends tokens. Returns what came: rows, local ids, weights, and the numbers of rows of the local experts."""
-    rows, scales = _parts(x)
+    rows, *scales = parts = _parts(x)
     if is_token_in_rank is None or num_tokens_per_rank is None or num_tokens_per_expert is None:
         raise ValueError(
             "dispatch() without a handle takes is_token_in_rank, num_tokens_per_rank and num_tokens_per_expert, which "
             "get_dispatch_layout() returns"
         )
+    ranks.expect_all("dispatch() takes all ranks")
     tokens, experts = rows.shape[0], num_tokens_per_expert.numel()
     local = experts_of_rank(ranks, experts)
     if is_token_in_rank.shape != (tokens, ranks.size):
@@ -90,20 +91,20 @@ def dispatch(
         # Without choices of experts, a rank is an expert, and a token chooses ranks.
         of_rank = torch.arange(ranks.size, dtype=torch.int32, device=rows.device)
         ids, experts = torch.where(is_token_in_rank, of_rank, -1), ranks.size
-    dtype = "bfloat16" if scales is not None else str(rows.dtype).removeprefix("torch.")
+    dtype = "bfloat16" if scales else str(rows.dtype).removeprefix("torch.")
     set_up = ranks.set_up(Shape(experts, ids.shape[1], rows.shape[1], dtype), most)
-    out = tuple(_of_length(each, n) for each in (rows, scales) if each is not None)
+    out = _of_length(parts, n)
     came_idx = came_weights = None
     if topk_idx is not None:
         came_idx = topk_idx.new_full((n, ids.shape[1]), -1)
     if topk_weights is not None:
         came_weights = topk_weights.new_zeros((n, ids.shape[1]))
-    experts_of_rows = _of_rows(set_up, rows, scales)
+    experts_of_rows = _of_rows(set_up, parts)
     routed = experts_of_rows.dispatch(
         rows,
         ids,
         None if topk_weights is None else topk_weights.contiguous(),
-        also=() if scales is None else (scales,),
+        also=scales,
         layout="token",
         out=out,
         ids_into=came_idx,
@@ -119,10 +120,9 @@ def dispatch(
 
 def dispatch_again(ranks: Ranks, x: Rows, handle: Handle) -> Rows:
     """Sends other rows the way of an earlier dispatch."""
-    rows, scales = _parts(x)
-    experts = _of_rows(handle.set_up, rows, scales)
-    out = tuple(_of_length(each, handle.rows) for each in (rows, scales) if each is not None)
-    experts.dispatch_again(handle.routed, rows, also=() if scales is None else (scales,), out=out)
+    rows, *scales = parts = _parts(x)
+    experts, out = _of_rows(handle.set_up, parts), _of_length(parts, handle.rows)
+    experts.dispatch_again(handle.routed, rows, also=scales, out=out)
     ranks.settle(experts)
     return _rows(out)
 
@@ -156,27 +156,27 @@ def experts_of_rank(ranks: Ranks, num_experts: int) -> int:
     return num_experts // ranks.size
 
 
-def _parts(x: Rows) -> tuple[torch.Tensor, torch.Tensor | None]:
-    rows, scales = x if isinstance(x, tuple) else (x, None)
+def _parts(x: Rows) -> Sequence[torch.Tensor]:
+    """Returns rows, and their scales if there are any."""
+    rows, *scales = parts = x if isinstance(x, tuple) else (x,)
     if rows.dim() != 2:
         raise ValueError(f"argument 'x': expected rows of shape (tokens, hidden), got {tuple(rows.shape)}")
-    if scales is not None and scales.element_size() != 4:
-        raise TypeError(f"argument 'x': expected scales of 4 bytes, got {scales.dtype}")
-    return rows.contiguous(), None if scales is None else scales.contiguous()
+    if scales and scales[0].element_size() != 4:
+        raise TypeError(f"argument 'x': expected scales of 4 bytes, got {scales[0].dtype}")
+    return [each.contiguous() for each in parts]
 
 
-def _rows(out: Iterable[torch.Tensor]) -> Rows:
-    rows, *scales = out
-    return (rows, scales[0]) if scales else rows
+def _rows(out: Sequence[torch.Tensor]) -> Rows:
+    return (out[0], out[1]) if len(out) > 1 else out[0]
 
 
-def _of_length(like: torch.Tensor, n: int) -> torch.Tensor:
-    return like.new_empty((n, *like.shape[1:]))
+def _of_length(parts: Sequence[torch.Tensor], n: int) -> Sequence[torch.Tensor]:
+    return [each.new_empty((n, *each.shape[1:])) for each in parts]
 
 
-def _of_rows(set_up: SetUp, rows: torch.Tensor, scales: torch.Tensor | None) -> Any:
+def _of_rows(set_up: SetUp, parts: Sequence[torch.Tensor]) -> Experts:
     """Returns the experts for such rows: of the numbers that combine sums, or of any bytes with their scales."""
-    if scales is None:
+    if len(parts) == 1:
         return set_up.experts
-    scale_bytes = 4 * (scales.shape[1] if scales.dim() == 2 else 1)
-    return set_up.of_rows(row_bytes=rows.shape[1] * rows.element_size(), also=(scale_bytes,))
+    row_bytes, scale_bytes = (each.shape[1:].numel() * each.element_size() for each in parts)
+    return set_up.of_rows(row_bytes=row_bytes, also=(scale_bytes,))

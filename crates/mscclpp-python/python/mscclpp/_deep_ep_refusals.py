@@ -39,10 +39,3 @@ def refuse_internode(call: str) -> NoReturn:
         f"{call}() is for ranks on several nodes, and mscclpp.ep works within one: make the Buffer of the ranks of a "
         "node, and use dispatch() and combine()"
     )
-
-
-def refuse_masks(what: str) -> NoReturn:
-    raise NotImplementedError(
-        f"{what}: calls that go on without a lost rank are not there yet in mscclpp; a lost rank is an error of the "
-        "next call on all others, so start the job again without it"
-    )

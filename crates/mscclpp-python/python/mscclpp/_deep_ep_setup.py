@@ -4,15 +4,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
 
 from . import _mscclpp
 from ._collectives import Collectives
+from ._errors import Error
+from ._mscclpp import ErrorCode
 from ._on_device import communicator_of
 from .ep import Experts
 
+_LOG = logging.getLogger("mscclpp.ep")
+
+#: How long a call waits for another rank, in seconds.
+PATIENCE = 100.0
 #: The most shapes for which a buffer keeps experts.
 _MOST = 4
 #: The steps in which the capacity of normal calls grows.
@@ -59,14 +67,15 @@ class SetUp:
 class Ranks:
     """The ranks of a buffer, which all make the same calls in the same order."""
 
-    def __init__(self, group: Any, max_blocks: int | None) -> None:
+    def __init__(self, group: Any, max_blocks: int | None, survives_loss: bool) -> None:
         self._group, communicator = communicator_of("group", group)
         self._bootstrap = communicator.bootstrap()
         self.rank, self.size = self._bootstrap.get_rank(), self._bootstrap.get_n_ranks()
         platform, self.device, _ = _mscclpp._current_gpu()
         self.is_simulated = platform == "sim"
         self.comm: Any = None if self.is_simulated else torch.cuda.Stream()
-        self._max_blocks = max_blocks
+        self._max_blocks, self.survives_loss = max_blocks, survives_loss
+        self._lost: set[int] = set()
         self._set_ups: dict[Shape, SetUp] = {}
         self._collectives: Collectives | None = None
 
@@ -83,6 +92,7 @@ class Ranks:
             f"tokens of a rank, are not set up (for {found.experts.capacity if found else 0} they are), and a capture "
             "cannot do it: make a call of this shape, with as many tokens, before the capture, on all ranks"
         )
+        self.expect_all("the first call of a shape takes all ranks")
         if shape.capacity is None:
             capacity = -(-max(capacity, found.experts.capacity * 5 // 4 if found else 1) // _STEP) * _STEP
         gone = [shape] if found is not None else list(self._set_ups)[: max(0, len(self._set_ups) - _MOST + 1)]
@@ -91,6 +101,7 @@ class Ranks:
             for each in gone:
                 # A handle that is in use keeps the memory of its experts.
                 del self._set_ups[each]
+        survives_loss = self.survives_loss and shape.capacity is not None
         experts = Experts(
             self._group,
             experts=shape.experts,
@@ -101,6 +112,8 @@ class Ranks:
             micro_batches=1 if shape.capacity is None else 2,
             max_blocks=self._max_blocks,
             device=self.device,
+            timeout=None if survives_loss else PATIENCE,
+            survive_loss=PATIENCE if survives_loss else None,
         )
         self._set_ups[shape] = made = SetUp(experts)
         return made
@@ -111,19 +124,37 @@ class Ranks:
             "this call waits for counts of all ranks on the host, which a capture cannot: give num_worst_tokens"
         )
         if self._collectives is None:
-            self._collectives = Collectives(self._group, self.device, scratch=_SCRATCH, max_blocks=1)
+            self._collectives = Collectives(self._group, self.device, scratch=_SCRATCH, max_blocks=1, timeout=PATIENCE)
         gathered = self._collectives.all_gather(counts)
-        self.finish(self._collectives)
+        self._collectives.synchronize(self._stream())
         return gathered, gathered.tolist()
-
-    def finish(self, calls: Experts | Collectives) -> None:
-        """Waits until the calls in the current stream are complete."""
-        calls.synchronize(0 if self.is_simulated else torch.cuda.current_stream())
 
     def settle(self, experts: Experts) -> None:
         """Lets later work of PyTorch read what a call writes: on simulated devices, by waiting for the call."""
         if self.is_simulated:
-            self.finish(experts)
+            self._finish(experts)
+
+    def lost(self) -> set[int]:
+        """Returns the ranks that are lost, when the low-latency calls in the current stream are complete."""
+        if self.survives_loss:
+            for experts in self._of_low_latency():
+                self._finish(experts)
+        return self._lost
+
+    def lose(self, ranks: Collection[int]) -> None:
+        """Has low-latency calls go on without these ranks."""
+        self._lost.update(ranks)
+        for experts in self._of_low_latency():
+            experts.lose(ranks, self._stream())
+
+    def expect_all(self, why: str) -> None:
+        """Raises an error if a rank is lost."""
+        if self._lost:
+            raise Error(
+                int(ErrorCode.RemoteError),
+                f"{why}, and ranks {sorted(self._lost)} are lost: make a new Buffer, of the ranks that are left or with "
+                "others in their place",
+            )
 
     def expect_no_capture(self, why: str) -> None:
         if self.is_capturing():
@@ -134,18 +165,44 @@ class Ranks:
 
     def close(self) -> None:
         """Waits until all ranks have come here, and gives the memory back."""
-        self._wait_for_all()
-        for made in self._set_ups.values():
-            made.experts.close()
-        self._set_ups.clear()
-        if self._collectives is not None:
-            self._collectives.close()
+        try:
+            self._wait_for_all()
+        except Error:
+            # A rank that is lost does not come, and others do not wait for it.
+            if not self._lost:
+                raise
+        finally:
+            for made in self._set_ups.values():
+                made.experts.close()
+            self._set_ups.clear()
+            if self._collectives is not None:
+                self._collectives.close()
+
+    def _of_low_latency(self) -> list[Experts]:
+        return [made.experts for shape, made in self._set_ups.items() if shape.capacity is not None]
 
     def _wait_for_all(self) -> None:
         """Waits until the calls that all ranks have made are complete."""
         if self.is_simulated:
             for made in self._set_ups.values():
-                self.finish(made.experts)
+                self._finish(made.experts)
         else:
             torch.cuda.synchronize()
-        self._bootstrap.barrier()
+        self._bootstrap.barrier(PATIENCE)
+
+    def _finish(self, experts: Experts) -> None:
+        """Waits until the calls in the current stream are complete. If ranks are lost, and the calls go on without them,
+        the log says it once.
+        """
+        try:
+            experts.synchronize(self._stream())
+        except Error as error:
+            lost = set(experts.lost())
+            if error.code != ErrorCode.RemoteError or not lost:
+                raise
+            if not lost <= self._lost:
+                _LOG.warning("%s", error)
+                self.lose(lost)
+
+    def _stream(self) -> Any:
+        return 0 if self.is_simulated else torch.cuda.current_stream()

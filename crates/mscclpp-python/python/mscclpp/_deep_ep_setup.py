@@ -191,18 +191,17 @@ class Ranks:
         self._bootstrap.barrier(PATIENCE)
 
     def _finish(self, experts: Experts) -> None:
-        """Waits until the calls in the current stream are complete. If ranks are lost, and the calls go on without them,
-        the log says it once.
+        """Waits until the calls in the current stream are complete. If they have gone on without ranks that are lost, logs
+        it, and tells the experts of the other shapes.
         """
         try:
             experts.synchronize(self._stream())
         except Error as error:
-            lost = set(experts.lost())
+            lost = experts.lost()
             if error.code != ErrorCode.RemoteError or not lost:
                 raise
-            if not lost <= self._lost:
-                _LOG.warning("%s", error)
-                self.lose(lost)
+            _LOG.warning("%s", error)
+            self.lose(lost)
 
     def _stream(self) -> Any:
         return 0 if self.is_simulated else torch.cuda.current_stream()

@@ -276,7 +276,7 @@ MSCCLPP_DEVICE_INLINE uint64_t nanosecondsNow() {
   return now;
 #elif defined(MSCCLPP_DEVICE_HIP)
   // It counts at 100 MHz.
-  return __builtin_amdgcn_s_memrealtime() * 10;
+  return __builtin_readsteadycounter() * 10;
 #else
   return __nvvm_read_ptx_sreg_globaltimer();
 #endif

@@ -11,9 +11,8 @@ pub enum Error {
     #[error("{0}")]
     InvalidArgument(String),
     /// Ranks made different calls, or gave a message different sizes. Found with
-    /// [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls) alone, but for sizes of messages between ranks
-    /// of one node: the receiver always finds them, and the sender is told within about a second. These collectives cannot be
-    /// used any more.
+    /// [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls) alone, but for sizes of messages: the receiver
+    /// always finds them, and the sender is told within about a second. These collectives cannot be used any more.
     #[error(
         "rank {rank} called {ours}, while rank {other} called {theirs}; all ranks make the same calls in the same order, and the \
          two of a message give the same size"

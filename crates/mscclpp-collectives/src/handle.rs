@@ -11,6 +11,8 @@ pub const MAX_RANKS: usize = 16;
 pub const MAX_RANKS_OF_NODES: usize = 64;
 /// `AcrossChunks`.
 pub(crate) const ACROSS_RING: u64 = 8;
+/// `AcrossHead`.
+pub(crate) const ACROSS_HEAD: u64 = 16;
 /// `CollectiveChunks`.
 pub(crate) const RING: u64 = 4;
 /// `CollectiveStepChunks`.
@@ -314,6 +316,7 @@ pub(crate) struct CollectiveAcross {
     pub(crate) divisor: u32,
     pub(crate) scale: u64,
     pub(crate) scaled: u32,
-    pub(crate) reserved: u32,
+    pub(crate) messages: u32,
     pub(crate) epochs: DevicePtr,
+    pub(crate) found: DevicePtr,
 }

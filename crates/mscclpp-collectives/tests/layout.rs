@@ -7,10 +7,10 @@ mod handle;
 use std::mem::offset_of;
 
 use handle::{
-    ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle,
-    CollectiveMoves, CollectivePlace, CollectiveRows, CollectiveSends, LINE, MAX_RANKS, MAX_RANKS_OF_NODES,
-    MESSAGES, MOVE_CALLS, MOVES, Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING,
-    Registration, STEP_RING, Segment, Transfer, VECTORS, WORDS_BEFORE,
+    ACROSS_HEAD, ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup,
+    CollectiveHandle, CollectiveMoves, CollectivePlace, CollectiveRows, CollectiveSends, LINE, MAX_RANKS,
+    MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES, Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output,
+    PARTS, Part, RING, Registration, STEP_RING, Segment, Transfer, VECTORS, WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -109,12 +109,14 @@ fn facts_of_nodes() -> Vec<Fact> {
     }
     offsets!(CollectiveAcross, "CollectiveAcross": "transfers" transfers, "channels" channels, "counts" counts,
         "memory" memory, "inbox" inbox, "outbox" outbox, "place" place, "most" most, "count" count, "lanes" lanes,
-        "own" own, "type" data_type, "op" op, "divisor" divisor, "scale" scale, "scaled" scaled, "epochs" epochs);
+        "own" own, "type" data_type, "op" op, "divisor" divisor, "scale" scale, "scaled" scaled,
+        "messages" messages, "epochs" epochs, "found" found);
     offsets!(Transfer, "AcrossTransfer": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes,
         "channel" channel, "ring" ring, "theirRing" their_ring, "chunk" chunk);
     facts.extend([
         fact("ranks", "mscclpp::AcrossTransfers", MAX_RANKS_OF_NODES),
         fact("chunks", "mscclpp::AcrossChunks", ACROSS_RING as usize),
+        fact("head", "mscclpp::AcrossHead", ACROSS_HEAD as usize),
     ]);
     facts
 }

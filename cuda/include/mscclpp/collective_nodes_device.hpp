@@ -19,6 +19,10 @@
 //
 // There are two kernels. In `moveAcross` each peer has blocks of its own, so that no rank waits for a peer that waits for
 // another. In `reduceAcross` a block has a lane of all peers: it takes a chunk of each and reduces them in their order.
+//
+// The first chunk of a message between two ranks, which is one of lane 0, has the message's length in front of it, in
+// the same place and the same put. The receiver compares it with its own. Whatever the two lengths are, both sides put
+// that chunk before they wait.
 
 #ifndef MSCCLPP_COLLECTIVE_NODES_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_NODES_DEVICE_HPP_
@@ -34,6 +38,8 @@ enum AcrossLimits : uint32_t {
   AcrossAhead = 3,
   // The most peers of a launch.
   AcrossTransfers = 64,
+  // The bytes in front of the first chunk of a message: its length, and as many again, so that the chunk is aligned.
+  AcrossHead = 16,
   // The channel number of a transfer that stays on this rank.
   AcrossNoChannel = 0xffffffffu,
 };
@@ -63,7 +69,7 @@ struct CollectiveAcross {
   // this rank's own.
   uint8_t* memory;
   uint64_t inbox, outbox;
-  // The bytes of a place, at least those of a chunk.
+  // The bytes of a place, at least those of a chunk, and of messages at least AcrossHead more.
   uint64_t place;
   // When reducing, the most bytes that any rank sends to another in this step.
   uint64_t most;
@@ -72,9 +78,14 @@ struct CollectiveAcross {
   uint32_t type, op, divisor;
   // The factor of the data that this rank sends, and of its own part, as in CollectiveCall.
   uint64_t scale;
-  uint32_t scaled, reserved;
+  uint32_t scaled;
+  // Whether the transfers are messages between two ranks, whose lengths go with them.
+  uint32_t messages;
   // CollectiveHandle::epochs of the ranks of this node.
   uint64_t* epochs;
+  // Where this device says that a peer sent a message of another length than this rank takes: 0, or the channel plus 1,
+  // n. Words 2n and 2n + 1 are the lengths that were sent and taken. Pinned host memory.
+  uint64_t* found;
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -113,26 +124,48 @@ struct AcrossLane {
     return static_cast<uint32_t>(message - at < transfer.chunk ? message - at : transfer.chunk);
   }
 
-  // Copies chunk j, the c-th, to the place it is put from. All threads call it; a barrier must follow.
-  MSCCLPP_DEVICE_INLINE void load(uint64_t j, uint64_t c) const {
+  // The bytes in front of chunk j.
+  MSCCLPP_DEVICE_INLINE uint32_t head(uint64_t j) const {
+    return call.messages && lane == 0 && j == 0 ? uint32_t{AcrossHead} : 0;
+  }
+
+  // Copies chunk j, the c-th, to the place it is put from, behind `head` bytes. All threads call it; a barrier must
+  // follow.
+  MSCCLPP_DEVICE_INLINE void load(uint64_t j, uint64_t c, uint32_t head = 0) const {
     const uint32_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return;
+    uint8_t* const to = call.memory + call.outbox + place(transfer.ring, c);
+    if (head != 0 && thread == 0) store8(reinterpret_cast<uint64_t*>(to), transfer.sendBytes);
 #if defined(MSCCLPP_DEVICE_SIM)
-    if (!call.scaled) {
-      uint8_t* const to = call.memory + call.outbox + place(transfer.ring, c);
-      return putBytes(to, transfer.send + begin(j), bytes, thread, threads, AsItIs());
-    }
+    if (!call.scaled) return putBytes(to + head, transfer.send + begin(j), bytes, thread, threads, AsItIs());
 #endif
     const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
-    putBytes(call.memory + call.outbox + place(transfer.ring, c), transfer.send + begin(j), bytes, thread, threads, sent);
+    putBytes(to + head, transfer.send + begin(j), bytes, thread, threads, sent);
   }
   // Sends the chunk, by one thread. Returns whether it could.
-  MSCCLPP_DEVICE_INLINE bool put(uint64_t j, uint64_t c) const {
+  MSCCLPP_DEVICE_INLINE bool put(uint64_t j, uint64_t c, uint32_t head = 0) const {
     const uint64_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return channel()->signal();
-    return channel()->putWithSignal(call.inbox + place(transfer.theirRing, c), call.outbox + place(transfer.ring, c), bytes);
+    return channel()->putWithSignal(call.inbox + place(transfer.theirRing, c), call.outbox + place(transfer.ring, c),
+                                    head + bytes);
   }
 };
+
+// Reports that a peer's message has another length than this rank takes, and ends all waits of the launch.
+MSCCLPP_DEVICE_NOINLINE void lengthsDiffer(const CollectiveAcross& call, const AcrossTransfer& transfer, uint64_t sent) {
+  const uint64_t number = uint64_t{transfer.channel} + 1;
+  store8(call.found + 2 * number, sent);
+  store8(call.found + 2 * number + 1, transfer.recvBytes);
+  setGivenUp(call.epochs, CollectiveGaveUpAcross, 1);
+  detail::store<MemoryOrder::Release, MemoryScope::System>(call.found, number);
+  for (uint32_t t = 0; t < call.count; ++t) {
+    for (uint32_t lane = 0; lane < call.lanes; ++lane) {
+      const AcrossLane of{call, call.transfers[t], lane, 0, 0};
+      uint32_t* const abort = of.channel()->semaphore_.status + StatusAbortRequested;
+      detail::store<MemoryOrder::Relaxed, MemoryScope::System>(abort, 1u);
+    }
+  }
+}
 
 // Returns whether a thread of the block has failed, and reports it.
 MSCCLPP_DEVICE_INLINE bool acrossEnds(const CollectiveAcross& call, bool failed) {
@@ -150,15 +183,23 @@ MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
   if (chunks == 0 || anyGaveUp(call.epochs)) return;
   for (uint64_t j = 0; j < chunks + AcrossAhead; ++j) {
     if (j < chunks) {
-      lane.load(j, before + j);
+      const uint32_t head = lane.head(j);
+      lane.load(j, before + j, head);
       blockSync();
-      if (acrossEnds(call, lane.thread == 0 && !lane.put(j, before + j))) return;
+      if (acrossEnds(call, lane.thread == 0 && !lane.put(j, before + j, head))) return;
     }
     if (j < AcrossAhead) continue;
     const uint64_t taken = j - AcrossAhead;
     if (acrossEnds(call, lane.thread == 0 && !lane.channel()->wait())) return;
-    const uint32_t bytes = lane.bytesOf(transfer.recvBytes, taken);
-    if (bytes > 0) takeBytes(transfer.recv + lane.begin(taken), lane.inPlace(before + taken), bytes, lane.thread, lane.threads);
+    const uint32_t bytes = lane.bytesOf(transfer.recvBytes, taken), head = lane.head(taken);
+    if (bytes > 0) {
+      const uint8_t* const place = lane.inPlace(before + taken);
+      const bool hasLength = head != 0 && lane.thread == 0;
+      // The load is under way while the chunk is copied.
+      const uint64_t sent = hasLength ? load8(reinterpret_cast<const uint64_t*>(place)) : transfer.recvBytes;
+      takeBytes(transfer.recv + lane.begin(taken), place + head, bytes, lane.thread, lane.threads);
+      if (sent != transfer.recvBytes) lengthsDiffer(call, transfer, sent);
+    }
     // The reads of all threads are complete before a later chunk tells the peer so.
     blockSync();
   }

@@ -1,6 +1,6 @@
 //! The port channels to all ranks on other nodes, and the launches that use them: see `collective_nodes_device.hpp`.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use mscclpp::{
     Communicator, Device, DeviceBuffer, DevicePtr, EndpointConfig, Gpu, Kernel, LaunchConfig, Module,
@@ -11,9 +11,9 @@ use mscclpp::{
 
 use crate::{
     DataType, Error, ReduceOp, Result,
-    handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_NODES, Transfer},
+    handle::{ACROSS_HEAD, ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_NODES, Transfer},
     one_node::WordOperation,
-    rank::{Call, RankState},
+    rank::{Call, Lengths, RankState},
 };
 
 use super::{
@@ -65,6 +65,8 @@ pub(crate) struct Channels {
     rings: Rings,
     handles: DeviceBuffer,
     counts: DeviceBuffer,
+    /// See `CollectiveAcross`.
+    found: PinnedBuffer,
     move_across: Kernel,
     /// The kernels by [`WordOperation`], as far as these reduce.
     reduce_across: [Kernel; 4],
@@ -169,6 +171,7 @@ impl Channels {
         let handles = gpu.allocate(channels as u64 * HANDLE)?;
         // Fresh memory is zero.
         let counts = gpu.allocate(8 * channels as u64)?;
+        let found = gpu.allocate_pinned(16 * (1 + remote.len() * CHANNELS) as u64)?;
         let registered = rings.register(comm, transport)?;
         let lanes_of_each = (lanes / connections) as usize;
         let connect = |_| {
@@ -223,13 +226,15 @@ impl Channels {
             divisor: group.ranks().len() as u32,
             scale: 0,
             scaled: 0,
-            reserved: 0,
+            messages: 0,
             epochs,
+            found: found.ptr(),
         };
         let of_channels = all.iter().filter_map(|channel| KernelArgument::owner(&channel));
         let buffers = [&scratch, &handles, &counts];
         let of_buffers = buffers.iter().filter_map(KernelArgument::owner);
-        let owners = of_channels.chain(of_buffers).chain(rings.owner()).chain(kept).collect();
+        let of_host = rings.owner().into_iter().chain((&found).owner());
+        let owners = of_channels.chain(of_buffers).chain(of_host).chain(kept).collect();
         Ok(Self {
             owner: Arc::new(Served { owners, _service: service }),
             channels: all,
@@ -237,6 +242,7 @@ impl Channels {
             rings,
             handles,
             counts,
+            found,
             move_across: module.kernel("move_across")?,
             reduce_across: [reduce("any")?, reduce("f16_sum")?, reduce("bf16_sum")?, reduce("f32_sum")?],
             call,
@@ -254,6 +260,16 @@ impl Channels {
 
     pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
         Ok(self.channels.iter().try_for_each(Abort::check)?)
+    }
+
+    /// The lengths of a message of a rank on another node, if they differ.
+    pub(super) fn other_length(&self, rank: &RankState, topology: &Topology) -> Result<Option<Lengths>> {
+        // Pairs with the kernel's release, behind the lengths.
+        let number = self.found.word(0)?.load(Ordering::Acquire);
+        let Some(channel) = number.checked_sub(1) else { return Ok(None) };
+        let length = |n: u64| Ok::<_, Error>(self.found.word(16 * number + 8 * n)?.load(Ordering::Relaxed));
+        let peer = topology.remote()[channel as usize / CHANNELS];
+        Ok(Some(Lengths { from: rank.group.ranks()[peer], sent: length(0)?, taken: length(1)? }))
     }
 
     fn transfer(&self, topology: &Topology, it: Across, of: Use) -> Transfer {
@@ -274,16 +290,17 @@ impl Channels {
             channel: (here * CHANNELS + channel) as u32,
             ring: (here as u64 * RINGS) as u32 + ring,
             their_ring: (there as u64 * RINGS) as u32 + ring,
-            chunk: self.chunk(send_bytes.max(recv_bytes)),
+            chunk: self.chunk(send_bytes.max(recv_bytes), of),
         }
     }
 
     /// The size of the chunks of a message: both sides know the same.
-    fn chunk(&self, bytes: u64) -> u32 {
-        chunk_of(bytes, self.call.lanes.into(), self.call.place) as u32
+    fn chunk(&self, bytes: u64, of: Use) -> u32 {
+        let head = if of == Use::Collective { 0 } else { ACROSS_HEAD };
+        chunk_of(bytes, self.call.lanes.into(), self.call.place - head) as u32
     }
 
-    /// Puts transfers, each over a channel of its own, into the stream.
+    /// Puts transfers, each over a channel of its own, into the stream: all of collectives, or all messages.
     ///
     /// # Safety
     /// The memory lives until the launch is complete, and the device reaches it.
@@ -296,6 +313,7 @@ impl Channels {
         call: &Call<'_>,
     ) -> Result<()> {
         let mut across = self.scaled(raw);
+        across.messages = moves.iter().any(|(_, of)| *of != Use::Collective).into();
         for (transfer, (it, of)) in across.transfers.iter_mut().zip(moves) {
             *transfer = self.transfer(topology, *it, *of);
             across.count += 1;
@@ -318,7 +336,7 @@ impl Channels {
     ) -> Result<()> {
         let Reduction { ref sources, own, recv, bytes, most, op, data_type, raw } = *reduction;
         let mut across = self.scaled(raw.then_some((op, data_type)));
-        let chunk = self.chunk(most);
+        let chunk = self.chunk(most, Use::Collective);
         for (n, (transfer, source)) in across.transfers.iter_mut().zip(sources).enumerate() {
             *transfer = match *source {
                 Origin::Here(send) => Transfer { send, chunk, ..Transfer::NONE },

@@ -204,8 +204,9 @@ impl Engine for Nodes {
         self.channels.check_waits().and_then(|()| within()).inspect_err(|_| self.tell_failure())
     }
 
-    fn other_length(&self, _rank: &RankState) -> Result<Option<Lengths>> {
-        self.local.as_ref().map_or(Ok(None), |(local, engine)| engine.other_length(local))
+    fn other_length(&self, rank: &RankState) -> Result<Option<Lengths>> {
+        let within = self.local.as_ref().map_or(Ok(None), |(local, engine)| engine.other_length(local))?;
+        within.map_or_else(|| self.channels.other_length(rank, &self.topology), |lengths| Ok(Some(lengths)))
     }
 
     fn tell_failure(&self) {

@@ -9,9 +9,9 @@ use crate::support::{Told, abort_ends_waits, builder, by_nodes::on, ranks, zeros
 use mscclpp::{ErrorKind, gpu::Abort, prelude::*};
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, DataType, DeviceSlice, Error, Kind, Protocol, ReduceOp, Request,
-    Selection,
+    Selection, Transfer,
 };
-use mscclpp_test_support::{LIMIT, Lines, until};
+use mscclpp_test_support::{LIMIT, Lines, until, watched};
 
 #[test]
 fn what_can_never_be_right_is_refused_and_nothing_is_done() {
@@ -156,14 +156,27 @@ fn check_mismatches(builder: impl Fn(&Communicator, &Gpu) -> CollectivesBuilder 
 /// The length travels with a message, so no check of calls is needed.
 #[test]
 fn a_message_of_another_length_is_an_error_on_both_sides() {
+    check_lengths(builder);
+}
+
+#[test]
+fn a_message_of_another_length_between_nodes_is_an_error_on_both_sides() {
+    check_lengths(|comm, gpu| on(&[0, 1], comm, gpu));
+}
+
+#[test]
+fn a_message_of_another_length_between_nodes_by_direct_puts_is_an_error_on_both_sides() {
+    check_lengths(|comm, gpu| on(&[0, 1], comm, gpu).between_nodes(Transport::CUDA_IPC));
+}
+
+fn check_lengths(builder: impl Fn(&Communicator, &Gpu) -> CollectivesBuilder + Sync) {
     const LONG: usize = 1 << 18;
     ranks(2, |comm, gpu| {
         for (sent, taken) in [(1024, 10), (10, 1024), (LONG, 10), (10, LONG), (LONG, LONG - 1)] {
             let collectives = builder(comm, gpu).connect().expect("collectives");
             let (stream, numbers) = (gpu.stream().expect("a stream"), zeros::<f32>(gpu, LONG));
             let part = |count| numbers.slice(0..count).unwrap();
-            let rank = collectives.rank();
-            let message = |sent, taken| match rank {
+            let message = |sent, taken| match collectives.rank() {
                 0 => collectives.send(&part(sent), 1, &stream),
                 _ => collectives.recv(&part(taken), 0, &stream),
             };
@@ -172,29 +185,81 @@ fn a_message_of_another_length_is_an_error_on_both_sides() {
             }
             collectives.synchronize(&stream).unwrap();
             message(sent, taken).unwrap();
-            // The sender may be complete before the receiver looks at the message, and is told then.
-            let mut outcome = collectives.synchronize(&stream);
-            assert!(rank == 0 || outcome.is_err(), "{sent} {taken}");
-            until("the error", || {
-                outcome = std::mem::replace(&mut outcome, Ok(())).and_then(|()| Abort::check(&collectives));
-                outcome.is_err()
-            });
-            let error = outcome.expect_err("as just seen");
-            let names = [
-                format!("send of {} bytes to rank 1", 4 * sent),
-                format!("recv of {} bytes from rank 0", 4 * taken),
-            ];
-            let text = format!(
-                "rank {rank} called {}, while rank {} called {}",
-                names[rank],
-                1 - rank,
-                names[1 - rank]
-            );
-            assert!(error.to_string().contains(&text), "{error}");
-            assert!(matches!(collectives.barrier(&stream), Err(Error::Mismatch { .. })), "it stays so");
+            names_lengths(&collectives, &stream, [0, 1], 4 * sent, 4 * taken);
             comm.bootstrap().barrier().unwrap();
         }
     });
+}
+
+/// Several messages each way in one call, of which the third of rank 1 to rank 2 has two lengths.
+#[test]
+fn a_message_of_another_length_among_others_is_an_error_on_both_sides() {
+    check_lengths_of_groups(builder);
+}
+
+#[test]
+fn a_message_of_another_length_among_others_between_nodes_is_an_error_on_both_sides() {
+    check_lengths_of_groups(|comm, gpu| on(&[0, 0, 1], comm, gpu));
+}
+
+fn check_lengths_of_groups(builder: impl Fn(&Communicator, &Gpu) -> CollectivesBuilder + Sync) {
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let (numbers, places) = (zeros::<f32>(gpu, 9000), [(); 6].map(|()| zeros::<f32>(gpu, 9000)));
+        let rank = collectives.rank();
+        let group = |third: usize| {
+            let peers = (0..3).filter(|peer| *peer != rank);
+            let of = peers.flat_map(|peer| [(peer, 40), (peer, 9000), (peer, 500)]).zip(&places);
+            let parts: Vec<_> = of
+                .map(|((peer, count), place)| {
+                    let taken = if (rank, peer, count) == (2, 1, 500) { third } else { count };
+                    (peer, numbers.slice(0..count).unwrap(), place.slice(0..taken).unwrap())
+                })
+                .collect();
+            let transfers = parts.iter().flat_map(|(peer, sent, taken)| {
+                let peer = *peer;
+                [Transfer::Send { numbers: sent, peer }, Transfer::Recv { numbers: taken, peer }]
+            });
+            collectives.exchange(&transfers.collect::<Vec<_>>(), &stream)
+        };
+        group(500).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        group(499).unwrap();
+        match rank {
+            0 => collectives.synchronize(&stream).expect("its messages match"),
+            _ => names_lengths(&collectives, &stream, [1, 2], 2000, 1996),
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+/// Checks that the last message was found to have two lengths, on the rank that sent it and on the rank that took it.
+fn names_lengths(
+    collectives: &Collectives,
+    stream: &Stream,
+    [sender, receiver]: [usize; 2],
+    sent: usize,
+    taken: usize,
+) {
+    let is_sender = collectives.rank() == sender;
+    // The sender may be complete before the receiver looks at the message, and is told then.
+    let mut outcome = watched(LIMIT, "a call", || collectives.synchronize(stream));
+    assert!(is_sender || outcome.is_err(), "{sent} {taken}");
+    until("the error", || {
+        outcome = std::mem::replace(&mut outcome, Ok(())).and_then(|()| Abort::check(collectives));
+        outcome.is_err()
+    });
+    let error = outcome.expect_err("as just seen");
+    let calls = [
+        format!("send of {sent} bytes to rank {receiver}"),
+        format!("recv of {taken} bytes from rank {sender}"),
+    ];
+    let [ours, theirs] = if is_sender { [&calls[0], &calls[1]] } else { [&calls[1], &calls[0]] };
+    let [rank, other] = if is_sender { [sender, receiver] } else { [receiver, sender] };
+    let text = format!("rank {rank} called {ours}, while rank {other} called {theirs}");
+    assert!(error.to_string().contains(&text), "{error}");
+    assert!(matches!(collectives.barrier(stream), Err(Error::Mismatch { .. })), "it stays so");
 }
 
 /// A rank that waits for others ends when it is told to, whatever the protocol.

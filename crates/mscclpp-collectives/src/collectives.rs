@@ -268,7 +268,12 @@ impl Collectives {
         self.engine.check_waits().map_err(|error| self.failed(error))
     }
 
+    /// The error of calls that failed with `error`. A rank that has left may have told before that calls differ: then that is
+    /// the error.
     fn failed(&self, error: impl Into<mscclpp::Error>) -> Error {
+        if let Err(differ) = self.watch.hear() {
+            return differ;
+        }
         let source = Box::new(self.rank.comm.explain(error));
         Error::Failed { rank: self.rank.comm.bootstrap().rank(), source }
     }

@@ -204,6 +204,16 @@ impl Watch {
         watched.check()
     }
 
+    /// Takes what the other ranks have said, and does the same as [`Self::check`]. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`].
+    pub(crate) fn hear(&self) -> Result<()> {
+        let watched = self.watched.here()?;
+        watched.hear();
+        watched.check()
+    }
+
     /// Waits until all ranks have made the calls that this one has made, if they are compared. `check` is called meanwhile.
     ///
     /// # Errors

@@ -228,9 +228,13 @@ fn check_lengths_of_groups(builder: impl Fn(&Communicator, &Gpu) -> CollectivesB
         group(500).unwrap();
         collectives.synchronize(&stream).unwrap();
         group(499).unwrap();
-        match rank {
-            0 => collectives.synchronize(&stream).expect("its messages match"),
-            _ => names_lengths(&collectives, &stream, [1, 2], 2000, 1996),
+        if rank == 0 {
+            // Its own messages match. Those of ranks that have given up may not come, and then it waits until these leave.
+            let outcome = watched(LIMIT, "a call", || collectives.synchronize(&stream));
+            assert!(matches!(outcome, Ok(()) | Err(Error::Failed { .. })), "{outcome:?}");
+        } else {
+            names_lengths(&collectives, &stream, [1, 2], 2000, 1996);
+            drop(collectives);
         }
         comm.bootstrap().barrier().unwrap();
     });

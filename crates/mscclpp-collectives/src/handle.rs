@@ -202,7 +202,7 @@ pub(crate) struct CollectiveMoves {
     pub(crate) moves: [Move; MOVES],
     pub(crate) ends: [u32; MOVE_CALLS],
     pub(crate) count: u32,
-    pub(crate) reserved: u32,
+    pub(crate) pairs: u32,
 }
 
 /// `CollectiveOutput`.

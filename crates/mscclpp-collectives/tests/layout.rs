@@ -88,6 +88,7 @@ fn facts_of_moves() -> Vec<Fact> {
         offset("CollectiveMoves", "moves", offset_of!(CollectiveMoves, moves)),
         offset("CollectiveMoves", "ends", offset_of!(CollectiveMoves, ends)),
         offset("CollectiveMoves", "count", offset_of!(CollectiveMoves, count)),
+        offset("CollectiveMoves", "pairs", offset_of!(CollectiveMoves, pairs)),
         offset("CollectiveMove", "recv", offset_of!(Move, recv)),
         offset("CollectiveMove", "sendBytes", offset_of!(Move, send_bytes)),
         offset("CollectiveMove", "recvBytes", offset_of!(Move, recv_bytes)),

@@ -6,6 +6,10 @@
 // number in both messages, and is moved by the same thread or in the same chunk, as in a launch of one call. What a pair
 // of ranks has less than the largest part is left out: it is neither sent nor waited for.
 //
+// Calls whose sizes only pairs of ranks know (an all_to_all with counts) are behind the others, and go by Simple alone. Each of
+// their parts begins behind the end of the one before in the message of each pair, at a multiple of 16 bytes. None of them is
+// in place.
+//
 // Places are counted in the units of the protocol: words of 8 bytes (LL16), lines of 120 bytes (LL128), or vectors of 16
 // bytes (Simple). So each part begins with a whole one.
 
@@ -23,6 +27,9 @@ namespace mscclpp {
 enum MovesLimits : uint32_t { CollectiveMaxMoves = 120, CollectiveMaxMoveCalls = CollectiveMaxMoves / 2 };
 
 // The data of a call that goes to a rank, and the data that comes from it. Those of the own rank are copied.
+//
+// A call whose sizes only pairs of ranks know has two moves with each rank. In the second one, the addresses are the offsets of its
+// parts in the messages to and from that rank, and the sizes are the upper halves of theirs.
 struct CollectiveMove {
   const uint8_t* send;
   uint8_t* recv;
@@ -34,12 +41,13 @@ struct CollectiveMove {
 // bytes, of the messages to and from each rank; that of the own rank ends with the last part that must be copied.
 struct CollectiveMoves {
   CollectiveCall call;
-  // The move of call c with rank r is moves[c * ranks + r].
+  // The move of call c with rank r is moves[c * ranks + r]. Behind those of the first `count` calls are those of the `pairs` calls
+  // whose sizes only pairs of ranks know: of each call the first ones, and then the second ones.
   CollectiveMove moves[CollectiveMaxMoves];
-  // Where the part of each call ends, in units. None is empty.
+  // Where the part of each of the first `count` calls ends, in units. None is empty.
   uint32_t ends[CollectiveMaxMoveCalls];
   uint32_t count;
-  uint32_t reserved;
+  uint32_t pairs;
 };
 
 static_assert(sizeof(CollectiveHandle) + sizeof(CollectiveMoves) <= 4096, "the parameters of a kernel");
@@ -212,6 +220,36 @@ MSCCLPP_DEVICE_INLINE void movesLl128(const CollectiveHandle& comm, const Collec
   b.end(failed);
 }
 
+// A call by the messages of each pair of ranks, in bytes.
+struct MovesCall {
+  // The moves with each rank, and the second ones if only pairs of ranks know its sizes.
+  const CollectiveMove *moves, *others;
+  // Where its part begins in all messages, if all ranks know that; else 0.
+  uint64_t begin;
+
+  MSCCLPP_DEVICE_INLINE MovesCall(const CollectiveMoves& all, uint32_t ranks, uint32_t c)
+      : moves(all.moves + (c < all.count ? c : 2 * c - all.count) * ranks),
+        others(c < all.count ? nullptr : moves + ranks),
+        begin(c == 0 || c >= all.count ? 0 : endOf(all, c - 1)) {}
+
+  // The end of the part of call c, of which all ranks know it.
+  MSCCLPP_DEVICE_INLINE static uint64_t endOf(const CollectiveMoves& all, uint32_t c) {
+    return static_cast<uint64_t>(all.ends[c]) * 16;
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t sendBegin(uint32_t r) const {
+    return others == nullptr ? begin : reinterpret_cast<uint64_t>(others[r].send);
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t recvBegin(uint32_t r) const {
+    return others == nullptr ? begin : reinterpret_cast<uint64_t>(others[r].recv);
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t sendBytes(uint32_t r) const {
+    return moves[r].sendBytes | (others == nullptr ? 0 : static_cast<uint64_t>(others[r].sendBytes) << 32);
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t recvBytes(uint32_t r) const {
+    return moves[r].recvBytes | (others == nullptr ? 0 : static_cast<uint64_t>(others[r].recvBytes) << 32);
+  }
+};
+
 // Calls that move, by Simple, with credits (R2): ranks may give each other less than others do. Blocks have at least as
 // many threads as there are ranks.
 template <bool OfTwo = false>
@@ -230,21 +268,29 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
   const Chunks chunks(b, role.lane, role.lanes);
   const auto puts = [&](uint32_t r, uint32_t k) { return chunks.has(call.segments[r].sendBytes, k); };
   const auto takes = [&](uint32_t r, uint32_t k) { return chunks.has(call.segments[r].recvBytes, k); };
-  // Calls `copy(call, from, to, at)` for each call with a part in chunk k: bytes from..to of its part are at `at` there.
-  const auto forParts = [&](uint32_t k, auto copy) {
-    const uint32_t begin = static_cast<uint32_t>(chunks.offset(k) / 16);
-    const uint32_t end = begin + static_cast<uint32_t>(chunks.chunk() / 16);
-    MovesCursor part(all, b);
+  // Calls `copy(call)` for each call that may have a part in chunk k.
+  const auto forCalls = [&](uint32_t k, auto copy) {
+    const uint64_t first = chunks.offset(k), end = first + chunks.chunk();
+    uint32_t c = 0;
 #pragma unroll 1
-    for (uint32_t at = begin; at < end && part.reach(at); at = part.end()) {
-      const uint32_t to = part.end() < end ? part.end() : end;
-      copy(part, (at - part.begin) * 16, (to - part.begin) * 16, (at - begin) * 16);
+    while (c < all.count && MovesCall::endOf(all, c) <= first) ++c;
+#pragma unroll 1
+    for (; c < all.count + all.pairs; ++c) {
+      const MovesCall part(all, b.ranks, c);
+      if (part.begin < end) copy(part);
     }
   };
-  // The bytes from `from` on of a part of `bytes`, up to `to`.
-  const auto left = [](uint32_t bytes, uint32_t from, uint32_t to) {
-    const uint32_t end = bytes < to ? bytes : to;
-    return end > from ? end - from : 0;
+  // The stretch of a part that is in a chunk: where it begins in the part and in the chunk, and its bytes.
+  struct Stretch {
+    uint64_t from;
+    uint32_t at, bytes;
+  };
+  // The stretch in chunk k of a part of `bytes` bytes, at `begin` in the message.
+  const auto stretch = [&](uint32_t k, uint64_t begin, uint64_t bytes) {
+    const uint64_t first = chunks.offset(k), last = first + chunks.chunk(), end = begin + bytes;
+    const uint64_t from = begin < first ? first : begin, to = end < last ? end : last;
+    if (from >= to) return Stretch{0, 0, 0};
+    return Stretch{from - begin, static_cast<uint32_t>(from - first), static_cast<uint32_t>(to - from)};
   };
   uint64_t mostBytes = 0;
   for (uint32_t r = 0; r < b.ranks; ++r) {
@@ -262,20 +308,21 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
         failed = !chunks.waitForAll(Chunks::Credits, k - CollectiveChunks, [&](uint32_t r) { return puts(r, k); });
         if (failed) break;
       }
-      forParts(k, [&](const MovesCursor& part, uint32_t from, uint32_t to, uint32_t at) {
+      forCalls(k, [&](const MovesCall& call) {
         copyForPeers(b, [&](uint32_t p) {
-          const CollectiveMove& ours = part.with(p);
-          return PartCopy{chunks.place(Chunks::First, p, b.rank, k) + at, ours.send + from, left(ours.sendBytes, from, to)};
+          const Stretch it = stretch(k, call.sendBegin(p), call.sendBytes(p));
+          return PartCopy{chunks.place(Chunks::First, p, b.rank, k) + it.at, call.moves[p].send + it.from, it.bytes};
         });
       });
       chunks.signalAll(Chunks::First, k, [&](uint32_t r) { return puts(r, k); }, call.inPlace);
     }
     if (!role.takes) continue;
     if (takes(b.rank, k)) {
-      forParts(k, [&](const MovesCursor& part, uint32_t from, uint32_t to, uint32_t) {
-        const CollectiveMove& own = part.with(b.rank);
+      forCalls(k, [&](const MovesCall& call) {
+        const CollectiveMove& own = call.moves[b.rank];
         if (own.send == own.recv) return;
-        copyByTurns({PartCopy{own.recv + from, own.send + from, left(own.recvBytes, from, to)}});
+        const Stretch it = stretch(k, call.recvBegin(b.rank), call.recvBytes(b.rank));
+        copyByTurns({PartCopy{own.recv + it.from, own.send + it.from, it.bytes}});
       });
     }
     if (k < behind) continue;
@@ -283,10 +330,10 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
     const bool afterPut = call.inPlace && !role.puts;
     failed = !chunks.waitForAll(Chunks::First, j, [&](uint32_t r) { return takes(r, j); }, afterPut);
     if (failed) break;
-    forParts(j, [&](const MovesCursor& part, uint32_t from, uint32_t to, uint32_t at) {
+    forCalls(j, [&](const MovesCall& call) {
       copyForPeers(b, [&](uint32_t p) {
-        const CollectiveMove& theirs = part.with(p);
-        return PartCopy{theirs.recv + from, chunks.place(Chunks::First, b.rank, p, j) + at, left(theirs.recvBytes, from, to)};
+        const Stretch it = stretch(j, call.recvBegin(p), call.recvBytes(p));
+        return PartCopy{call.moves[p].recv + it.from, chunks.place(Chunks::First, b.rank, p, j) + it.at, it.bytes};
       });
     });
     chunks.signalAll(Chunks::Credits, j, [&](uint32_t r) { return takes(r, j); });

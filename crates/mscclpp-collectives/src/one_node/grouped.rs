@@ -1,10 +1,10 @@
 //! Several calls in one launch.
 
-use mscclpp::LaunchConfig;
+use mscclpp::{DevicePtr, LaunchConfig};
 
 use crate::{
     DataType, Kind, Protocol, Request, Result,
-    handle::{CollectiveGroup, CollectiveMoves, MOVE_CALLS, MOVES, Move, PARTS, Part, Segment},
+    handle::{CollectiveGroup, CollectiveMoves, MAX_RANKS, MOVE_CALLS, MOVES, Move, PARTS, Part, Segment},
     plan::{Exchange, Plan, Whole, joined},
     rank::{Call, List, RankState},
 };
@@ -14,7 +14,8 @@ use super::{engine::OneNode, kernels::WordOperation};
 /// The most bytes that a rank sends to all others for all_reduces that go together. Up to there LL16 takes no longer than
 /// several calls by LL128.
 const MOST_REDUCED: u64 = 256 << 10;
-/// The most bytes that a rank sends to another for calls that move and go together: kernels count them with 32 bits.
+/// The most bytes that a rank sends to another for calls that move and go together, if all ranks know their sizes: kernels count
+/// them with 32 bits.
 const MOST_MOVED: u64 = 1 << 30;
 
 impl OneNode {
@@ -39,11 +40,14 @@ impl OneNode {
         }
         let joined = joined(exchanges);
         let mut asked: Vec<&Exchange<'_, '_>> = joined.iter().map(|exchange| &**exchange).collect();
-        asked.sort_by_key(|exchange| order(exchange, ranks));
+        // Calls whose sizes only pairs of ranks know may be large, and go directly where that is possible.
+        let directly = rank.registrations.read().are_some();
+        let moves = |exchange: &Exchange<'_, '_>| moves(exchange) && !(directly && is_of_pairs(exchange));
+        asked.sort_by_key(|exchange| order(exchange, moves(exchange), ranks));
         let mut rest = &*asked;
         while let Some(first) = rest.first() {
             let together = match moves(first) {
-                true => moved_together(rest, ranks),
+                true => moved_together(rest, ranks, moves),
                 false => reduced_together(rest, ranks),
             };
             let (next, others) = rest.split_at(together);
@@ -79,51 +83,62 @@ impl OneNode {
     ) -> Result<bool> {
         let ranks = rank.n_ranks();
         let units = |plan: &Plan, unit: u64| plan.most_bytes.unwrap_or(0).div_ceil(unit);
-        // The bytes of a message of whole units.
+        let pairs = asked.iter().filter(|exchange| is_of_pairs(exchange)).count();
+        // The bytes of a message of whole units, without the parts whose sizes only pairs of ranks know.
         let bytes_by = |unit: u64| asked.iter().map(|(_, plan)| units(plan, unit)).sum::<u64>() * unit;
+        let most_bytes = |unit| (pairs == 0).then(|| bytes_by(unit));
         let mut plan = Plan {
             segments: vec![Segment::NONE; ranks],
             op: None,
             data_type: DataType::U8,
-            most_bytes: Some(bytes_by(16)),
+            most_bytes: most_bytes(16),
             // If in one of them every rank takes something from every other, it does in all together.
             one_way: asked.iter().all(|(_, plan)| plan.one_way),
             whole: None,
             same_offsets: false,
         };
         let mut query = self.query_with(&plan, &rank.registrations.read(), rank.rank(), false);
-        let fits = |protocol, unit| self.layout.fits(protocol, bytes_by(unit).next_multiple_of(16), false);
+        let fits = |protocol, unit| {
+            most_bytes(unit).is_some_and(|most| self.layout.fits(protocol, most.next_multiple_of(16), false))
+        };
         query.possible.ll16 = fits(Protocol::Ll16, 8);
         query.possible.ll128 = self.ll128 && fits(Protocol::Ll128, 120);
         let selection = self.choose(call.selector, &query);
         let Some((kernel, unit)) = self.kernels.of_moves(selection.protocol) else { return Ok(false) };
 
-        plan.most_bytes = Some(bytes_by(unit));
+        plan.most_bytes = most_bytes(unit);
         let mut collective = self.collective_call(rank, &plan, selection, [0; 2]);
         let mut moves = [Move::NONE; MOVES];
         let mut ends = [0; MOVE_CALLS];
         let mut begin = 0;
-        for (c, (_, plan)) in asked.iter().enumerate() {
+        let (of_all, of_pairs) = asked.split_at(asked.len() - pairs);
+        for (c, (_, plan)) in of_all.iter().enumerate() {
             for (r, segment) in plan.segments.iter().enumerate() {
-                let Segment { send, recv, send_bytes, recv_bytes } = *segment;
-                // At most `MOST_MOVED`.
-                let [send_bytes_32, recv_bytes_32] = [send_bytes as u32, recv_bytes as u32];
-                moves[c * ranks + r] =
-                    Move { send, recv, send_bytes: send_bytes_32, recv_bytes: recv_bytes_32 };
-                let end = &mut collective.segments[r];
-                let is_in_place = r == rank.rank() && send == recv;
-                if send_bytes > 0 && !is_in_place {
-                    end.send_bytes = begin * unit + send_bytes;
-                }
-                if recv_bytes > 0 && !is_in_place {
-                    end.recv_bytes = begin * unit + recv_bytes;
-                }
+                moves[c * ranks + r] = move_of(segment);
+                extend(&mut collective.segments[r], [begin * unit; 2], segment, r == rank.rank());
             }
             begin += units(plan, unit);
             ends[c] = begin as u32;
         }
+        // The ends of the parts so far in the messages to and from each rank.
+        let mut parts = [[begin * unit; 2]; MAX_RANKS];
+        for (moves, (_, plan)) in moves[of_all.len() * ranks..].chunks_mut(2 * ranks).zip(of_pairs) {
+            for (r, segment) in plan.segments.iter().enumerate() {
+                let [send, recv] = parts[r].map(|end| end.next_multiple_of(16));
+                extend(&mut collective.segments[r], [send, recv], segment, r == rank.rank());
+                moves[r] = move_of(segment);
+                moves[ranks + r] = Move {
+                    send: DevicePtr(send),
+                    recv: DevicePtr(recv),
+                    send_bytes: (segment.send_bytes >> 32) as u32,
+                    recv_bytes: (segment.recv_bytes >> 32) as u32,
+                };
+                parts[r] = [send + segment.send_bytes, recv + segment.recv_bytes];
+            }
+        }
         collective.in_place = asked.iter().any(|(_, plan)| plan.overwrites_what_it_sends(rank.rank())).into();
-        let all = CollectiveMoves { call: collective, moves, ends, count: asked.len() as u32, reserved: 0 };
+        let [count, pairs] = [of_all.len() as u32, of_pairs.len() as u32];
+        let all = CollectiveMoves { call: collective, moves, ends, count, pairs };
         let args = call.keeping(&self.owner).with(self.handle).with(all);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
         // SAFETY: these are its parameters; the caller answers for the memory.
@@ -172,18 +187,41 @@ impl OneNode {
     }
 }
 
-/// Whether data of the program is moved whose sizes all ranks know. A rank that knows its own counts alone does not know where
-/// the parts of calls begin.
-fn moves((request, plan): &Exchange<'_, '_>) -> bool {
-    request.kind != Kind::Barrier && plan.op.is_none() && plan.most_bytes.is_some()
+/// The move of a segment, with the lower halves of its sizes.
+fn move_of(&Segment { send, recv, send_bytes, recv_bytes }: &Segment) -> Move {
+    Move { send, recv, send_bytes: send_bytes as u32, recv_bytes: recv_bytes as u32 }
 }
 
-/// The place of an exchange among those of a group, alike on all ranks: those that move are first, then `all_reduce`s by
-/// operation and type, small ones before others.
-fn order(exchange: &Exchange<'_, '_>, ranks: usize) -> (u32, u32, u32, bool) {
+/// Extends the messages to and from a rank to the ends of a segment whose parts begin at `begin`. What is in place on the `own` rank
+/// is not moved.
+fn extend(ends: &mut Segment, [send, recv]: [u64; 2], segment: &Segment, own: bool) {
+    if own && segment.send == segment.recv {
+        return;
+    }
+    if segment.send_bytes > 0 {
+        ends.send_bytes = send + segment.send_bytes;
+    }
+    if segment.recv_bytes > 0 {
+        ends.recv_bytes = recv + segment.recv_bytes;
+    }
+}
+
+/// Whether data of the program is moved.
+fn moves((request, plan): &Exchange<'_, '_>) -> bool {
+    request.kind != Kind::Barrier && plan.op.is_none()
+}
+
+/// Whether a rank knows its own sizes alone.
+fn is_of_pairs((_, plan): &Exchange<'_, '_>) -> bool {
+    plan.most_bytes.is_none()
+}
+
+/// The place of an exchange among those of a group, alike on all ranks: those that `move` together are first, and of these the ones
+/// whose sizes all ranks know; then `all_reduce`s by operation and type, small ones before others.
+fn order(exchange: &Exchange<'_, '_>, moves: bool, ranks: usize) -> (u32, u32, u32, bool) {
     let (request, plan) = exchange;
     match request.kind {
-        _ if moves(exchange) => (0, 0, 0, false),
+        _ if moves => (0, 0, 0, is_of_pairs(exchange)),
         // Factors may be others on each rank.
         Kind::AllReduce(op) if !op.scales() => {
             (1, op.number(), request.data_type as u32, words(plan) * 8 > most_reduced(ranks))
@@ -192,14 +230,19 @@ fn order(exchange: &Exchange<'_, '_>, ranks: usize) -> (u32, u32, u32, bool) {
     }
 }
 
-/// How many of these exchanges, which move, go in one launch, from the first on.
-fn moved_together(asked: &[&Exchange<'_, '_>], ranks: usize) -> usize {
-    let mut bytes = 0;
+/// How many of these exchanges go in one launch, from the first on: as long as they [`move`](moves), and there is room.
+fn moved_together(
+    asked: &[&Exchange<'_, '_>],
+    ranks: usize,
+    moves: impl Fn(&Exchange<'_, '_>) -> bool,
+) -> usize {
+    let (mut bytes, mut places) = (0, 0);
     let fits = |exchange: &&&Exchange<'_, '_>| {
         bytes += exchange.1.most_bytes.unwrap_or(0);
-        moves(exchange) && bytes <= MOST_MOVED
+        places += if is_of_pairs(exchange) { 2 * ranks } else { ranks };
+        moves(exchange) && bytes <= MOST_MOVED && places <= MOVES
     };
-    asked.iter().take(MOVES / ranks).take_while(fits).count().max(1)
+    asked.iter().take_while(fits).count().max(1)
 }
 
 /// How many of these exchanges, from the first on, go in one launch: those that every rank can see are small `all_reduce`s of one

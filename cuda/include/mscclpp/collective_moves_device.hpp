@@ -28,8 +28,8 @@ enum MovesLimits : uint32_t { CollectiveMaxMoves = 120, CollectiveMaxMoveCalls =
 
 // The data of a call that goes to a rank, and the data that comes from it. Those of the own rank are copied.
 //
-// A call whose sizes only pairs of ranks know has two moves with each rank. In the second one, the addresses are the offsets of its
-// parts in the messages to and from that rank, and the sizes are the upper halves of theirs.
+// A call whose sizes only pairs of ranks know has two moves with each rank. In the second one, the addresses are the
+// offsets of its parts in the messages to and from that rank, and the sizes are the upper halves of theirs.
 struct CollectiveMove {
   const uint8_t* send;
   uint8_t* recv;
@@ -41,8 +41,8 @@ struct CollectiveMove {
 // bytes, of the messages to and from each rank; that of the own rank ends with the last part that must be copied.
 struct CollectiveMoves {
   CollectiveCall call;
-  // The move of call c with rank r is moves[c * ranks + r]. Behind those of the first `count` calls are those of the `pairs` calls
-  // whose sizes only pairs of ranks know: of each call the first ones, and then the second ones.
+  // The move of call c with rank r is moves[c * ranks + r]. Behind those of the first `count` calls are those of the
+  // `pairs` calls whose sizes only pairs of ranks know: of each call the first ones, and then the second ones.
   CollectiveMove moves[CollectiveMaxMoves];
   // Where the part of each of the first `count` calls ends, in units. None is empty.
   uint32_t ends[CollectiveMaxMoveCalls];

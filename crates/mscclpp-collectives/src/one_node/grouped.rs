@@ -192,8 +192,8 @@ fn move_of(&Segment { send, recv, send_bytes, recv_bytes }: &Segment) -> Move {
     Move { send, recv, send_bytes: send_bytes as u32, recv_bytes: recv_bytes as u32 }
 }
 
-/// Extends the messages to and from a rank to the ends of a segment whose parts begin at `begin`. What is in place on the `own` rank
-/// is not moved.
+/// Extends the messages to and from a rank to the end of a segment, whose parts begin at `send` and `recv`. What is in place on
+/// the `own` rank is not moved.
 fn extend(ends: &mut Segment, [send, recv]: [u64; 2], segment: &Segment, own: bool) {
     if own && segment.send == segment.recv {
         return;
@@ -216,8 +216,8 @@ fn is_of_pairs((_, plan): &Exchange<'_, '_>) -> bool {
     plan.most_bytes.is_none()
 }
 
-/// The place of an exchange among those of a group, alike on all ranks: those that `move` together are first, and of these the ones
-/// whose sizes all ranks know; then `all_reduce`s by operation and type, small ones before others.
+/// The place of an exchange among those of a group, alike on all ranks: first those that go with others that move, of which those
+/// whose sizes only pairs of ranks know are last; then `all_reduce`s by operation and type, small ones before others.
 fn order(exchange: &Exchange<'_, '_>, moves: bool, ranks: usize) -> (u32, u32, u32, bool) {
     let (request, plan) = exchange;
     match request.kind {

@@ -24,11 +24,11 @@ REDUCING_KERNELS(all_reduce_simple, allReduceSimple)
 
 MSCCLPP_DIRECT_KERNEL(exchange_direct_move, false)
 
-// Several small all_reduces, by LL16.
-MSCCLPP_GROUP_KERNEL(all_reduce_group_any, detail::allReduceGroup<detail::ReduceAnyWords>)
-MSCCLPP_GROUP_KERNEL(all_reduce_group_f16_sum, detail::allReduceGroup<detail::ReduceWords<ReduceF16, ReduceSum>>)
-MSCCLPP_GROUP_KERNEL(all_reduce_group_bf16_sum, detail::allReduceGroup<detail::ReduceWords<ReduceBf16, ReduceSum>>)
-MSCCLPP_GROUP_KERNEL(all_reduce_group_f32_sum, detail::allReduceGroup<detail::ReduceWords<ReduceF32, ReduceSum>>)
+// Several small calls that reduce, by LL16.
+MSCCLPP_GROUP_KERNEL(reduce_group_any, detail::reduceGroup<detail::ReduceAnyWords>)
+MSCCLPP_GROUP_KERNEL(reduce_group_f16_sum, detail::reduceGroup<detail::ReduceWords<ReduceF16, ReduceSum>>)
+MSCCLPP_GROUP_KERNEL(reduce_group_bf16_sum, detail::reduceGroup<detail::ReduceWords<ReduceBf16, ReduceSum>>)
+MSCCLPP_GROUP_KERNEL(reduce_group_f32_sum, detail::reduceGroup<detail::ReduceWords<ReduceF32, ReduceSum>>)
 
 // Messages between pairs of ranks.
 extern "C" __global__ void __launch_bounds__(1024)

@@ -28,7 +28,9 @@ pub(crate) const LENGTHS: u32 = 1 << 30;
 /// `MessagesPerPeer`.
 pub(crate) const MESSAGES: usize = 2;
 /// `CollectiveMaxParts`.
-pub(crate) const PARTS: usize = 64;
+pub(crate) const PARTS: usize = 96;
+/// `CollectiveToAll`.
+pub(crate) const TO_ALL: u32 = u32::MAX;
 /// `CollectiveMaxMoves`.
 pub(crate) const MOVES: usize = 120;
 /// `CollectiveMaxMoveCalls`.
@@ -164,10 +166,13 @@ pub(crate) struct Part {
     pub(crate) recv: DevicePtr,
     pub(crate) bytes: u32,
     pub(crate) before: u32,
+    pub(crate) to: u32,
+    pub(crate) reserved: u32,
 }
 
 impl Part {
-    pub(crate) const NONE: Self = Self { send: DevicePtr::NULL, recv: DevicePtr::NULL, bytes: 0, before: 0 };
+    pub(crate) const NONE: Self =
+        Self { send: DevicePtr::NULL, recv: DevicePtr::NULL, bytes: 0, before: 0, to: TO_ALL, reserved: 0 };
 }
 
 /// `CollectiveGroup`.

@@ -10,7 +10,7 @@ use handle::{
     ACROSS_HEAD, ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup,
     CollectiveHandle, CollectiveMoves, CollectivePlace, CollectiveRows, CollectiveSends, LINE, MAX_RANKS,
     MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES, Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output,
-    PARTS, Part, RING, Registration, STEP_RING, Segment, Transfer, VECTORS, WORDS_BEFORE,
+    PARTS, Part, RING, Registration, STEP_RING, Segment, TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -55,7 +55,7 @@ fn facts() -> Vec<Fact> {
     offsets!(CollectivePlace, "CollectivePlace": "registration" registration, "offset" offset);
     offsets!(Registration, "CollectiveRegistration": "at" at, "bytes" bytes);
     offsets!(CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count);
-    offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before);
+    offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before, "to" to);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
         "places" places, "chunk" chunk, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
@@ -72,6 +72,7 @@ fn facts() -> Vec<Fact> {
         fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),
         fact("no place", "mscclpp::CollectiveNoPlace", NO_PLACE as usize),
         fact("parts", "mscclpp::CollectiveMaxParts", PARTS),
+        fact("to all", "mscclpp::CollectiveToAll", TO_ALL as usize),
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),
         fact("vectors", "mscclpp::CollectiveMaxVectors", VECTORS as usize),
         fact("messages", "mscclpp::MessagesPerPeer", MESSAGES),

@@ -3,15 +3,17 @@
 use mscclpp::{DevicePtr, LaunchConfig};
 
 use crate::{
-    DataType, Kind, Protocol, Request, Result,
-    handle::{CollectiveGroup, CollectiveMoves, MAX_RANKS, MOVE_CALLS, MOVES, Move, PARTS, Part, Segment},
+    DataType, Kind, Protocol, ReduceOp, Result,
+    handle::{
+        CollectiveGroup, CollectiveMoves, MAX_RANKS, MOVE_CALLS, MOVES, Move, PARTS, Part, Segment, TO_ALL,
+    },
     plan::{Exchange, Plan, Whole, joined},
     rank::{Call, List, RankState},
 };
 
 use super::{engine::OneNode, kernels::WordOperation};
 
-/// The most bytes that a rank sends to all others for all_reduces that go together. Up to there LL16 takes no longer than
+/// The most bytes that a rank sends to all others for calls that reduce and go together. Up to there LL16 takes no longer than
 /// several calls by LL128.
 const MOST_REDUCED: u64 = 256 << 10;
 /// The most bytes that a rank sends to another for calls that move and go together, if all ranks know their sizes: kernels count
@@ -43,12 +45,12 @@ impl OneNode {
         // Calls whose sizes only pairs of ranks know may be large, and go directly where that is possible.
         let directly = rank.registrations.read().are_some();
         let moves = |exchange: &Exchange<'_, '_>| moves(exchange) && !(directly && is_of_pairs(exchange));
-        asked.sort_by_key(|exchange| order(exchange, moves(exchange), ranks));
+        asked.sort_by_key(|exchange| order(exchange, moves(exchange)));
         let mut rest = &*asked;
         while let Some(first) = rest.first() {
             let together = match moves(first) {
                 true => moved_together(rest, ranks, moves),
-                false => reduced_together(rest, ranks),
+                false => self.reduced_together(rest),
             };
             let (next, others) = rest.split_at(together);
             rest = others;
@@ -57,7 +59,7 @@ impl OneNode {
                 // SAFETY: the caller's promise.
                 (_, true) => unsafe { self.move_together(rank, next, call)? },
                 // SAFETY: the caller's promise.
-                (_, false) => unsafe { self.all_reduce_together(rank, next, call)? },
+                (_, false) => unsafe { self.reduce_together(rank, next, call)? },
             };
             if done {
                 continue;
@@ -146,38 +148,42 @@ impl OneNode {
         Ok(true)
     }
 
-    /// Puts exchanges that [reduce together](reduced_together) into the stream, if they go by LL16. Returns whether it did.
+    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, if they go by LL16. Returns whether it did.
     ///
     /// # Safety
     /// The same as of [`Self::exchange_in_few_launches`].
-    unsafe fn all_reduce_together(
+    unsafe fn reduce_together(
         &self,
         rank: &RankState,
         asked: &[&Exchange<'_, '_>],
         call: &Call<'_>,
     ) -> Result<bool> {
-        let mut parts = [Part::NONE; PARTS];
-        let mut before = 0;
-        for (part, (request, plan)) in parts.iter_mut().zip(asked) {
-            let bytes = plan.whole.map_or(0, |whole| whole.bytes);
-            // At most MOST_REDUCED.
-            *part =
-                Part { send: request.send, recv: request.recv, bytes: bytes as u32, before: before as u32 };
-            before += words(plan);
-        }
+        let peers = rank.n_ranks() as u64 - 1;
         let mut plan = asked[0].1.clone();
-        let bytes = before * 8;
+        // A table goes by what a rank sends to each other on average.
+        let bytes = asked.iter().map(|(_, plan)| sent_bytes(plan)).sum::<u64>().div_ceil(peers);
         plan.segments.fill(Segment::NONE);
         plan.most_bytes = Some(bytes);
-        plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
+        plan.whole = asked.iter().find_map(|(_, plan)| plan.whole).map(|whole| Whole { bytes, ..whole });
+        plan.one_way = asked.iter().all(|(_, plan)| plan.one_way);
         let mut query = self.query_with(&plan, &List::default(), rank.rank(), false);
+        query.possible.ll16 = true;
         query.possible.ll128 = false;
         let selection = self.choose(call.selector, &query);
         if selection.protocol != Protocol::Ll16 || selection.two_steps {
             return Ok(false);
         }
+        let mut parts = [Part::NONE; PARTS];
+        let mut before = 0;
+        for (to, part) in parts.iter_mut().zip(asked.iter().flat_map(|(_, plan)| parts_of(plan, rank.rank())))
+        {
+            *to = Part { before, ..part };
+            before += part.bytes.div_ceil(8);
+        }
+        plan.most_bytes = Some(u64::from(before) * 8);
         let collective = self.collective_call(rank, &plan, selection, [0; 2]);
-        let group = CollectiveGroup { call: collective, parts, count: asked.len() as u64 };
+        let count = asked.iter().map(|(_, plan)| parts_of(plan, rank.rank()).count() as u64).sum();
+        let group = CollectiveGroup { call: collective, parts, count };
         let args = call.keeping(&self.owner).with(self.handle).with(group);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
         let kernel = self.kernels.of_group(WordOperation::of(plan.op, plan.data_type));
@@ -185,6 +191,36 @@ impl OneNode {
         unsafe { kernel.launch(call.stream, config, &args)? };
         Ok(true)
     }
+
+    /// How many of these exchanges, from the first on, go in one launch: those of which every rank can see that they are small and
+    /// reduce by one type and operation.
+    fn reduced_together(&self, asked: &[&Exchange<'_, '_>]) -> usize {
+        let alike = |plan: &Plan| (plan.op, plan.data_type);
+        let Some((_, first)) = asked.first() else { return 1 };
+        if first.op.is_none_or(ReduceOp::scales) {
+            return 1;
+        }
+        let (mut sent, mut words, mut parts) = (0, 0, 0);
+        let fits = |(_, plan): &&&Exchange<'_, '_>| {
+            sent += sent_bytes(plan);
+            words += words_of(plan);
+            parts += parts_of(plan, 0).count();
+            let is_room = parts <= PARTS && self.layout.fits(Protocol::Ll16, words * 8, false);
+            alike(plan) == alike(first) && sent <= MOST_REDUCED && is_room
+        };
+        asked.iter().take_while(fits).count().max(1)
+    }
+}
+
+/// The parts of a message that is reduced, as `rank` has them: their sizes are alike on all ranks.
+fn parts_of(plan: &Plan, rank: usize) -> impl Iterator<Item = Part> {
+    let whole = plan.whole.map(|Whole { send, recv, bytes }| (TO_ALL, send, recv, bytes));
+    let own = plan.segments[rank].recv;
+    let each = plan.segments.iter().enumerate().filter(move |_| whole.is_none());
+    let each = each.map(move |(to, segment)| (to as u32, segment.send, own, segment.send_bytes));
+    // Of those that go together, a rank sends no more than `MOST_REDUCED`.
+    let part = |(to, send, recv, bytes)| Part { send, recv, bytes: bytes as u32, before: 0, to, reserved: 0 };
+    whole.into_iter().chain(each).map(part).filter(|part| part.bytes > 0)
 }
 
 /// The move of a segment, with the lower halves of its sizes.
@@ -217,15 +253,13 @@ fn is_of_pairs((_, plan): &Exchange<'_, '_>) -> bool {
 }
 
 /// The place of an exchange among those of a group, alike on all ranks: first those that go with others that move, of which those
-/// whose sizes only pairs of ranks know are last; then `all_reduce`s by operation and type, small ones before others.
-fn order(exchange: &Exchange<'_, '_>, moves: bool, ranks: usize) -> (u32, u32, u32, bool) {
-    let (request, plan) = exchange;
-    match request.kind {
+/// whose sizes only pairs of ranks know are last; then those that reduce, by operation and type, small ones before others.
+fn order(exchange: &Exchange<'_, '_>, moves: bool) -> (u32, u32, u32, bool) {
+    let (_, plan) = exchange;
+    match plan.op {
         _ if moves => (0, 0, 0, is_of_pairs(exchange)),
         // Factors may be others on each rank.
-        Kind::AllReduce(op) if !op.scales() => {
-            (1, op.number(), request.data_type as u32, words(plan) * 8 > most_reduced(ranks))
-        }
+        Some(op) if !op.scales() => (1, op.number(), plan.data_type as u32, sent_bytes(plan) > MOST_REDUCED),
         _ => (2, 0, 0, false),
     }
 }
@@ -245,28 +279,17 @@ fn moved_together(
     asked.iter().take_while(fits).count().max(1)
 }
 
-/// How many of these exchanges, from the first on, go in one launch: those that every rank can see are small `all_reduce`s of one
-/// type and operation.
-fn reduced_together(asked: &[&Exchange<'_, '_>], ranks: usize) -> usize {
-    let Some((Request { kind: Kind::AllReduce(op), data_type, .. }, _)) = asked.first() else { return 1 };
-    if op.scales() {
-        return 1;
+/// The words of 8 bytes of the messages of a call that reduces, of which the last of each may be less than whole.
+fn words_of(plan: &Plan) -> u64 {
+    let words = |bytes: u64| bytes.div_ceil(8);
+    match plan.whole {
+        Some(whole) => words(whole.bytes),
+        None => plan.segments.iter().map(|segment| words(segment.send_bytes)).sum(),
     }
-    let most = most_reduced(ranks);
-    let mut bytes = 0;
-    let fits = |(request, plan): &&&Exchange<'_, '_>| {
-        bytes += words(plan) * 8;
-        request.kind == Kind::AllReduce(*op) && request.data_type == *data_type && bytes <= most
-    };
-    asked.iter().take(PARTS).take_while(fits).count().max(1)
 }
 
-/// The most bytes of the messages of `all_reduce`s that go together.
-fn most_reduced(ranks: usize) -> u64 {
-    MOST_REDUCED / (ranks as u64 - 1)
-}
-
-/// The words of 8 bytes of a message, of which the last may be less than whole.
-fn words(plan: &Plan) -> u64 {
-    plan.whole.map_or(0, |whole| whole.bytes.div_ceil(8))
+/// The bytes that a rank sends for a call that reduces, with its own part, since all ranks must know them alike.
+fn sent_bytes(plan: &Plan) -> u64 {
+    let times = if plan.whole.is_some() { plan.segments.len() as u64 - 1 } else { 1 };
+    words_of(plan).saturating_mul(8 * times)
 }

@@ -18,7 +18,7 @@ pub(crate) struct Kernels {
     direct: Kernel,
     /// The kernel of [`Protocol::Bulk`], where the device has bulk copies.
     bulk: Option<Kernel>,
-    /// The kernels of several small all_reduces, by [`WordOperation`] from the second on.
+    /// The kernels of several small calls that reduce, by [`WordOperation`] from the second on.
     groups: [Kernel; 4],
     /// The kernels of several calls that move, by LL16, LL128 and Simple.
     moves: [Kernel; 3],
@@ -110,7 +110,7 @@ impl Kernels {
             }
         }
         let direct = module.kernel("exchange_direct_move")?;
-        let group = |words: &str| module.kernel(&format!("all_reduce_group_{words}"));
+        let group = |words: &str| module.kernel(&format!("reduce_group_{words}"));
         let groups = [group("any")?, group("f16_sum")?, group("bf16_sum")?, group("f32_sum")?];
         let moves =
             [module.kernel("moves_ll16")?, module.kernel("moves_ll128")?, module.kernel("moves_simple")?];
@@ -148,7 +148,7 @@ impl Kernels {
 }
 
 impl Kernels {
-    /// The kernel of a group of all_reduces.
+    /// The kernel of a group of small calls that reduce.
     pub(crate) fn of_group(&self, words: WordOperation) -> &Kernel {
         &self.groups[(words as usize).max(1) - 1]
     }

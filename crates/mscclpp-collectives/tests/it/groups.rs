@@ -287,7 +287,7 @@ fn what_moves_is_one_launch() {
             let reduces = by_root(&|root| Kind::Reduce { root, op: ReduceOp::Sum });
             assert_eq!(launches(&calls(&three[..1], &reduces)), 1);
         }
-        // All_reduces have a launch of their own.
+        // Those that reduce by one type and operation have a launch of their own.
         let counts = [4, 4, 4];
         let kinds = [
             Kind::AllGather,
@@ -296,7 +296,8 @@ fn what_moves_is_one_launch() {
             Kind::AllReduce(ReduceOp::Sum),
             Kind::AllToAllV { send: &counts, recv: &counts },
             Kind::Scatter { root: 2 },
-            Kind::AllReduce(ReduceOp::Sum),
+            Kind::ReduceScatter(ReduceOp::Sum),
+            Kind::Reduce { root: 1, op: ReduceOp::Sum },
             Kind::AllToAll,
         ];
         let calls: Vec<_> = kinds

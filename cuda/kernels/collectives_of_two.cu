@@ -30,6 +30,11 @@ extern "C" __global__ void __launch_bounds__(1024)
     move_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveSends call) {
   detail::moveMessages(comm, call);
 }
+extern "C" __global__ void __launch_bounds__(1024)
+    move_many_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm,
+                       const MSCCLPP_GRID_CONSTANT CollectiveManySends call) {
+  detail::moveMessages(comm, call);
+}
 
 // Several calls that move, by each protocol.
 MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<true>)

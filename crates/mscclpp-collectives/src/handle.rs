@@ -27,6 +27,8 @@ pub(crate) const NO_PLACE: u32 = 1 << 31;
 pub(crate) const LENGTHS: u32 = 1 << 30;
 /// `MessagesPerPeer`.
 pub(crate) const MESSAGES: usize = 2;
+/// `ManyMessages`.
+pub(crate) const MANY_MESSAGES: usize = 220;
 /// `CollectiveMaxParts`.
 pub(crate) const PARTS: usize = 96;
 /// `CollectiveToAll`.
@@ -266,6 +268,20 @@ impl Message {
 #[repr(C)]
 pub(crate) struct CollectiveSends {
     pub(crate) messages: [[[Message; MESSAGES]; 2]; MAX_RANKS],
+    pub(crate) counts: DevicePtr,
+    pub(crate) signals: u64,
+    pub(crate) places: u64,
+    pub(crate) chunk: u64,
+    pub(crate) lanes: u32,
+    pub(crate) reserved: u32,
+}
+
+/// `CollectiveManySends`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveManySends {
+    pub(crate) messages: [Message; MANY_MESSAGES],
+    pub(crate) ends: [u32; 2 * MAX_RANKS],
     pub(crate) counts: DevicePtr,
     pub(crate) signals: u64,
     pub(crate) places: u64,

@@ -8,9 +8,10 @@ use std::mem::offset_of;
 
 use handle::{
     ACROSS_HEAD, ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup,
-    CollectiveHandle, CollectiveMoves, CollectivePlace, CollectiveRows, CollectiveSends, LINE, MAX_RANKS,
-    MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES, Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output,
-    PARTS, Part, RING, Registration, STEP_RING, Segment, TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
+    CollectiveHandle, CollectiveManySends, CollectiveMoves, CollectivePlace, CollectiveRows, CollectiveSends,
+    LINE, MANY_MESSAGES, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES, Message, Move, NO_PLACE,
+    OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Registration, STEP_RING, Segment, TO_ALL, Transfer, VECTORS,
+    WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -35,6 +36,7 @@ fn facts() -> Vec<Fact> {
         .chain(sizes::<CollectiveGroup>("CollectiveGroup"))
         .chain(sizes::<Part>("CollectivePart"))
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
+        .chain(sizes::<CollectiveManySends>("CollectiveManySends"))
         .chain(sizes::<CollectiveRows>("CollectiveRows"))
         .chain(sizes::<Output>("CollectiveOutput"))
         .chain(sizes::<Segment>("CollectiveSegment"))
@@ -58,6 +60,8 @@ fn facts() -> Vec<Fact> {
     offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before, "to" to);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
         "places" places, "chunk" chunk, "lanes" lanes);
+    offsets!(CollectiveManySends, "CollectiveManySends": "messages" messages, "ends" ends, "counts" counts,
+        "signals" signals, "places" places, "chunk" chunk, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
         "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "protocol" protocol);
     offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);
@@ -76,6 +80,7 @@ fn facts() -> Vec<Fact> {
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),
         fact("vectors", "mscclpp::CollectiveMaxVectors", VECTORS as usize),
         fact("messages", "mscclpp::MessagesPerPeer", MESSAGES),
+        fact("many messages", "mscclpp::ManyMessages", MANY_MESSAGES),
     ]);
     facts
 }

@@ -18,8 +18,9 @@
 
 namespace mscclpp {
 
-// The most messages of a launch for each peer and direction.
-enum SendsLimits : uint32_t { MessagesPerPeer = 2 };
+// The most messages of a launch for each peer and direction, and of all peers and both directions together, where a
+// peer has more. A launch is a parameter of a kernel, of which there may be 4096 bytes.
+enum SendsLimits : uint32_t { MessagesPerPeer = 2, ManyMessages = 220 };
 
 // In CollectiveHandle::mismatch: that a rank, whose number plus 1 is in the lower half, sent a message of another length
 // than this rank takes. Both lengths are words 8 and 9 of the rank's first line for checks in this rank's scratch.
@@ -45,6 +46,21 @@ struct CollectiveSends {
   uint32_t reserved;
 };
 
+// The same with messages in a list: those to rank 0, those from rank 0, those to rank 1, and so on.
+struct CollectiveManySends {
+  CollectiveMessage messages[ManyMessages];
+  // Where those of 2 * r + direction end.
+  uint32_t ends[2 * CollectiveMaxRanks];
+  uint64_t* counts;
+  uint64_t signals;
+  uint64_t places;
+  uint64_t chunk;
+  uint32_t lanes;
+  uint32_t reserved;
+};
+
+static_assert(sizeof(CollectiveHandle) + sizeof(CollectiveManySends) <= 4096, "the parameters of a kernel");
+
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
 namespace detail {
@@ -59,7 +75,20 @@ MSCCLPP_DEVICE_NOINLINE void lengthsDiffer(const CollectiveHandle& comm, uint32_
   CollectiveStart::giveUp(comm, CollectiveLengths | (peer + 1));
 }
 
-MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const CollectiveSends& call) {
+// The messages of 2 * rank + direction, and how many there are.
+MSCCLPP_DEVICE_INLINE const CollectiveMessage* messagesOf(const CollectiveSends& call, uint32_t which) {
+  return call.messages[which / 2][which % 2];
+}
+MSCCLPP_DEVICE_INLINE uint32_t countOf(const CollectiveSends&, uint32_t) { return MessagesPerPeer; }
+MSCCLPP_DEVICE_INLINE const CollectiveMessage* messagesOf(const CollectiveManySends& call, uint32_t which) {
+  return call.messages + (which == 0 ? 0 : call.ends[which - 1]);
+}
+MSCCLPP_DEVICE_INLINE uint32_t countOf(const CollectiveManySends& call, uint32_t which) {
+  return call.ends[which] - (which == 0 ? 0 : call.ends[which - 1]);
+}
+
+template <class Sends>
+MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Sends& call) {
   const uint32_t lane = blockOfGrid() % call.lanes, which = blockOfGrid() / call.lanes;
   const uint32_t peer = which / 2, thread = threadOfBlock(), threads = threadsOfBlock();
   const bool receives = which % 2 != 0;
@@ -87,8 +116,10 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
   };
 
   uint64_t c = before;
-  for (uint32_t m = 0; m < MessagesPerPeer; ++m) {
-    const CollectiveMessage message = call.messages[peer][receives][m];
+  const CollectiveMessage* const messages = messagesOf(call, which);
+  const uint32_t count = countOf(call, which);
+  for (uint32_t m = 0; m < count; ++m) {
+    const CollectiveMessage message = messages[m];
     for (uint64_t at = lane * call.chunk; at < message.bytes; at += call.lanes * call.chunk, ++c) {
       const uint32_t bytes = static_cast<uint32_t>(message.bytes - at < call.chunk ? message.bytes - at : call.chunk);
       uint8_t* const place = ring + c % CollectiveChunks * call.chunk;

@@ -248,7 +248,7 @@ impl Engine for Nodes {
         let put = |beside: &Stream| {
             for batch in batches {
                 // SAFETY: the caller's promise.
-                unsafe { engine.move_batch(local, batch, &Call { stream: beside, ..*call })? };
+                unsafe { engine.move_batch(local, &batch, &Call { stream: beside, ..*call })? };
             }
             // SAFETY: the caller's promise.
             unsafe { self.send_rounds(rank, rounds, call) }

@@ -160,7 +160,7 @@ impl Engine for OneNode {
     unsafe fn move_messages(&self, rank: &RankState, messages: &Messages, call: &Call<'_>) -> Result<()> {
         for batch in messages.batches(rank.rank()) {
             // SAFETY: the caller's promise.
-            unsafe { self.move_batch(rank, batch, call)? };
+            unsafe { self.move_batch(rank, &batch, call)? };
         }
         Ok(())
     }

@@ -192,8 +192,8 @@ impl OneNode {
         Ok(true)
     }
 
-    /// How many of these exchanges, from the first on, go in one launch: those of which every rank can see that they are small and
-    /// reduce by one type and operation.
+    /// How many of these exchanges, from the first on, go in one launch: those of which every rank can see that they are small,
+    /// and reduce by one type and operation.
     fn reduced_together(&self, asked: &[&Exchange<'_, '_>]) -> usize {
         let alike = |plan: &Plan| (plan.op, plan.data_type);
         let Some((_, first)) = asked.first() else { return 1 };

@@ -25,6 +25,8 @@ pub(crate) struct Kernels {
     /// With more than two ranks those of two, for a part of them that is set up while these are used.
     _of_two: Option<Arc<Kernels>>,
     pub(crate) messages: Kernel,
+    /// The same where a peer has more than two messages in a direction.
+    pub(crate) many_messages: Kernel,
 }
 
 /// The kernels, by what they do and by which protocol.
@@ -115,12 +117,14 @@ impl Kernels {
         let moves =
             [module.kernel("moves_ll16")?, module.kernel("moves_ll128")?, module.kernel("moves_simple")?];
         let messages = module.kernel("move_messages")?;
-        Ok(Self { forms, direct, groups, moves, bulk: None, messages, _of_two: None })
+        let many_messages = module.kernel("move_many_messages")?;
+        Ok(Self { forms, direct, groups, moves, bulk: None, messages, many_messages, _of_two: None })
     }
 
     fn prefer_shared_memory(&self) -> Result<()> {
         let kernels = self.forms.iter().flatten().flatten().chain(&self.groups);
-        for kernel in kernels.chain(&self.moves).chain([&self.direct, &self.messages]) {
+        let others = [&self.direct, &self.messages, &self.many_messages];
+        for kernel in kernels.chain(&self.moves).chain(others) {
             kernel.prefer_shared_memory()?;
         }
         Ok(())

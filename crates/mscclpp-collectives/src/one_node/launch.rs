@@ -5,12 +5,15 @@ use mscclpp::LaunchConfig;
 use crate::{
     Protocol, ReduceOp, Request, Result,
     choice::{Asked, Launch, Possible, Query, Selection, Selector, Shape, threads_with_room},
-    handle::{CollectiveCall, CollectiveDirectCall, CollectiveSends, MAX_RANKS, Segment},
+    handle::{
+        CollectiveCall, CollectiveDirectCall, CollectiveManySends, CollectiveSends, MANY_MESSAGES, MAX_RANKS,
+        MESSAGES, Message, Segment,
+    },
     plan::{Batch, Plan, TWO_STEPS_MIN, signature},
     rank::{Call, LANES, List, RankState},
 };
 
-use super::{engine::OneNode, kernels::WordOperation};
+use super::{engine::OneNode, kernels::WordOperation, scratch::Layout};
 
 /// The shared memory of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
 const BULK_SHARED_BYTES: u32 = 2 * 98_432;
@@ -20,22 +23,39 @@ impl OneNode {
     ///
     /// # Safety
     /// Their memory lives until the launch is complete, and the device reaches it.
-    pub(crate) unsafe fn move_batch(&self, rank: &RankState, messages: Batch, call: &Call<'_>) -> Result<()> {
-        let layout = &self.layout;
-        let sends = CollectiveSends {
-            messages,
-            counts: rank.counters.messages(),
-            signals: layout.message_signals,
-            places: layout.messages,
-            chunk: layout.message_chunk,
-            lanes: LANES,
-            reserved: 0,
-        };
+    pub(crate) unsafe fn move_batch(
+        &self,
+        rank: &RankState,
+        batch: &Batch<'_>,
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let Layout { message_signals: signals, messages: places, message_chunk: chunk, .. } = self.layout;
+        let (counts, lanes, reserved) = (rank.counters.messages(), LANES, 0);
         let blocks = self.handle.ranks * 2 * LANES;
         let threads = threads_with_room(self.max_threads, blocks, rank.threads());
-        let args = call.keeping(&self.owner).with(self.handle).with(sends);
+        let args = call.keeping(&self.owner).with(self.handle);
+        let (kernel, args) = if batch.iter().flatten().all(|messages| messages.len() <= MESSAGES) {
+            let mut messages = [[[Message::NONE; MESSAGES]; 2]; MAX_RANKS];
+            for (to, from) in messages.iter_mut().flatten().zip(batch.iter().flatten()) {
+                to[..from.len()].copy_from_slice(from);
+            }
+            let sends = CollectiveSends { messages, counts, signals, places, chunk, lanes, reserved };
+            (&self.kernels.messages, args.with(sends))
+        } else {
+            let mut messages = [Message::NONE; MANY_MESSAGES];
+            let mut ends = [0; 2 * MAX_RANKS];
+            let mut end = 0;
+            for (to, from) in ends.iter_mut().zip(batch.iter().flatten()) {
+                messages[end..end + from.len()].copy_from_slice(from);
+                end += from.len();
+                *to = end as u32;
+            }
+            let sends =
+                CollectiveManySends { messages, ends, counts, signals, places, chunk, lanes, reserved };
+            (&self.kernels.many_messages, args.with(sends))
+        };
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { self.kernels.messages.launch(call.stream, LaunchConfig::linear(blocks, threads), &args)? };
+        unsafe { kernel.launch(call.stream, LaunchConfig::linear(blocks, threads), &args)? };
         Ok(())
     }
 

@@ -2,11 +2,11 @@
 
 use crate::{
     Error, Result,
-    handle::{MAX_RANKS, MESSAGES, Message},
+    handle::{MANY_MESSAGES, Message},
 };
 
-/// The messages of one launch: see `CollectiveSends` in `collective_sends_device.hpp`.
-pub(crate) type Batch = [[[Message; MESSAGES]; 2]; MAX_RANKS];
+/// The messages of one launch to and from each rank.
+pub(crate) type Batch<'a> = Vec<[&'a [Message]; 2]>;
 
 /// The sends and receives of one call, by peer, in the order in which they were given.
 pub(crate) struct Messages {
@@ -49,20 +49,19 @@ impl Messages {
 
     /// The launches that the others take. The n-th message of two ranks is in the same launch on both sides, so no
     /// launch waits for a later one.
-    pub(crate) fn batches(&self, rank: usize) -> Vec<Batch> {
-        let others = || self.of.iter().enumerate().filter(|(peer, _)| *peer != rank);
-        let most = others().flat_map(|(_, of)| of.iter().map(Vec::len)).max().unwrap_or(0);
-        let batch = |n: usize| {
-            let mut batch = [[[Message::NONE; MESSAGES]; 2]; MAX_RANKS];
-            for (peer, of) in others() {
-                for (to, messages) in batch[peer].iter_mut().zip(of) {
-                    let due = messages.iter().skip(n * MESSAGES).take(MESSAGES);
-                    to.iter_mut().zip(due).for_each(|(to, message)| *to = *message);
-                }
-            }
-            batch
+    pub(crate) fn batches(&self, rank: usize) -> Vec<Batch<'_>> {
+        let ranks = self.of.len();
+        // As many for each peer and direction, since a peer does not know what others send.
+        let each = MANY_MESSAGES / (2 * (ranks - 1).max(1));
+        let of = |peer: usize| {
+            if peer == rank { [&[][..]; 2] } else { self.of[peer].each_ref().map(Vec::as_slice) }
         };
-        (0..most.div_ceil(MESSAGES)).map(batch).collect()
+        let most = (0..ranks).flat_map(of).map(<[_]>::len).max().unwrap_or(0);
+        let batch = |n| {
+            let due = |messages| <[_]>::chunks(messages, each).nth(n).unwrap_or(&[]);
+            (0..ranks).map(|peer| of(peer).map(due)).collect()
+        };
+        (0..most.div_ceil(each)).map(batch).collect()
     }
 }
 
@@ -79,15 +78,19 @@ mod tests {
     #[test]
     fn the_nth_message_is_in_the_same_batch_on_both_sides() {
         let mut messages = Messages::new(3);
-        (1..=5).for_each(|n| messages.add(2, false, message(n)));
+        (1..=120).for_each(|n| messages.add(2, false, message(n)));
         messages.add(0, true, message(9));
         messages.add(0, true, message(0));
+        messages.add(1, true, message(1));
         let batches = messages.batches(1);
         assert_eq!(batches.len(), 3);
-        assert_eq!(batches[0][2][0], [message(1), message(2)]);
-        assert_eq!(batches[2][2][0], [message(5), Message::NONE]);
-        assert_eq!(batches[0][0][1], [message(9), Message::NONE]);
-        assert_eq!(batches[1][0][1], [Message::NONE; MESSAGES]);
+        let numbers = |batch: usize, peer: usize, receives: usize| {
+            batches[batch][peer][receives].iter().map(|message| message.bytes).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(0, 2, 0), (1..=55).collect::<Vec<_>>());
+        assert_eq!(numbers(2, 2, 0), (111..=120).collect::<Vec<_>>());
+        assert_eq!((numbers(0, 0, 1), numbers(1, 0, 1)), (vec![9], vec![]));
+        assert_eq!((numbers(0, 1, 1), numbers(0, 2, 1)), (vec![], vec![]));
         assert!(Messages::new(3).batches(0).is_empty());
     }
 

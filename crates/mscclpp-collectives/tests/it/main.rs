@@ -6,6 +6,7 @@ mod calls;
 mod chunks;
 mod failing_calls;
 mod groups;
+mod messages;
 mod nodes;
 mod nodes_of_one;
 mod oracle;

@@ -8,10 +8,12 @@
 
 namespace mscclpp {
 
-// The most messages of a group. Its call is a parameter of a kernel, of which there may be 4096 bytes.
-constexpr uint32_t CollectiveMaxParts = 96;
-// The value of CollectivePart::to of a message whose result all ranks get.
-constexpr uint32_t CollectiveToAll = ~0u;
+enum GroupLimits : uint32_t {
+  // The most messages of a group. Its call is a parameter of a kernel, of which there may be 4096 bytes.
+  CollectiveMaxParts = 96,
+  // The value of CollectivePart::to of a message whose result all ranks get.
+  CollectiveToAll = ~0u,
+};
 
 // A message of the same size on all ranks: that of an all_reduce, or what a reduce_scatter or a reduce has for one rank.
 struct CollectivePart {

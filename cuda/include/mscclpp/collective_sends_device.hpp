@@ -75,16 +75,21 @@ MSCCLPP_DEVICE_NOINLINE void lengthsDiffer(const CollectiveHandle& comm, uint32_
   CollectiveStart::giveUp(comm, CollectiveLengths | (peer + 1));
 }
 
-// The messages of 2 * rank + direction, and how many there are.
-MSCCLPP_DEVICE_INLINE const CollectiveMessage* messagesOf(const CollectiveSends& call, uint32_t which) {
-  return call.messages[which / 2][which % 2];
+// Message m to or from a peer, and how many there are.
+MSCCLPP_DEVICE_INLINE CollectiveMessage messageOf(const CollectiveSends& call, uint32_t peer, bool receives, uint32_t m) {
+  return call.messages[peer][receives][m];
 }
-MSCCLPP_DEVICE_INLINE uint32_t countOf(const CollectiveSends&, uint32_t) { return MessagesPerPeer; }
-MSCCLPP_DEVICE_INLINE const CollectiveMessage* messagesOf(const CollectiveManySends& call, uint32_t which) {
-  return call.messages + (which == 0 ? 0 : call.ends[which - 1]);
+MSCCLPP_DEVICE_INLINE uint32_t countOf(const CollectiveSends&, uint32_t, bool) { return MessagesPerPeer; }
+MSCCLPP_DEVICE_INLINE uint32_t beginOf(const CollectiveManySends& call, uint32_t peer, bool receives) {
+  const uint32_t which = 2 * peer + receives;
+  return which == 0 ? 0 : call.ends[which - 1];
 }
-MSCCLPP_DEVICE_INLINE uint32_t countOf(const CollectiveManySends& call, uint32_t which) {
-  return call.ends[which] - (which == 0 ? 0 : call.ends[which - 1]);
+MSCCLPP_DEVICE_INLINE CollectiveMessage messageOf(const CollectiveManySends& call, uint32_t peer, bool receives,
+                                                  uint32_t m) {
+  return call.messages[beginOf(call, peer, receives) + m];
+}
+MSCCLPP_DEVICE_INLINE uint32_t countOf(const CollectiveManySends& call, uint32_t peer, bool receives) {
+  return call.ends[2 * peer + receives] - beginOf(call, peer, receives);
 }
 
 template <class Sends>
@@ -116,10 +121,8 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Send
   };
 
   uint64_t c = before;
-  const CollectiveMessage* const messages = messagesOf(call, which);
-  const uint32_t count = countOf(call, which);
-  for (uint32_t m = 0; m < count; ++m) {
-    const CollectiveMessage message = messages[m];
+  for (uint32_t m = 0; m < countOf(call, peer, receives); ++m) {
+    const CollectiveMessage message = messageOf(call, peer, receives, m);
     for (uint64_t at = lane * call.chunk; at < message.bytes; at += call.lanes * call.chunk, ++c) {
       const uint32_t bytes = static_cast<uint32_t>(message.bytes - at < call.chunk ? message.bytes - at : call.chunk);
       uint8_t* const place = ring + c % CollectiveChunks * call.chunk;

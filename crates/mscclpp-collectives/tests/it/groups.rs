@@ -32,7 +32,7 @@ enum Which {
     Ring,
 }
 
-/// Those that move are first, and come more often.
+/// Those that move are first, then those that reduce.
 const KINDS: [Which; 11] = [
     Which::AllGather,
     Which::AllGatherV,
@@ -102,15 +102,17 @@ impl Member {
     }
 }
 
-/// A group, alike on all ranks. All or most calls are small, and some follow each other with each rank as their root.
-fn group(random: &mut Random, rank: usize, n: usize) -> Vec<Member> {
+/// A group, alike on all ranks. All or most calls are small, and some follow each other with each rank as their root. Those that
+/// move come more often, or those that reduce.
+fn group(random: &mut Random, rank: usize, n: usize, reduces: bool) -> Vec<Member> {
+    let often = if reduces { &KINDS[7..10] } else { &KINDS[..7] };
     let mut members: Vec<Member> = Vec::new();
     let mut end = 0;
     let are_small = random.below(2) == 0;
     for _ in 0..random.of(2..=24) {
         let which = match (members.last(), random.below(4)) {
             (Some(last), 0..=1) => last.which,
-            (_, 0..=2) => KINDS[random.below(7)],
+            (_, 0..=2) => often[random.below(often.len())],
             _ => KINDS[random.below(KINDS.len())],
         };
         let (data_type, op) = match members.last() {
@@ -178,9 +180,11 @@ fn groups(n: usize, rounds: u64) {
             if round == rounds / 2 {
                 registered = Some(collectives.register(&memory[1]).expect("a registration"));
             }
-            let members = group(&mut random, rank, n);
+            let reduces = round % 3 == 2;
+            let members = group(&mut random, rank, n, reduces);
             let (blocks, threads) = (random.of(1..=3) as u32, 32 * random.of(1..=3) as u32);
-            let protocol = PROTOCOLS[random.below(PROTOCOLS.len())];
+            // Calls that reduce go together by the first one alone.
+            let protocol = PROTOCOLS[if reduces { 0 } else { random.below(PROTOCOLS.len()) }];
             told.tell(Selection { protocol, two_steps: false, blocks, threads });
             let of_each: Vec<_> = members.iter().map(|member| member.requests(rank, n, &memory)).collect();
             let all = of_each.concat();

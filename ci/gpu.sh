@@ -9,6 +9,7 @@
 #   python    the tests of the Python package, from a wheel
 #   hold      the benchmarks: fails if a compared row has become slower
 #   sanitize  compute-sanitizer over some of the tests
+#   suites    others' suites with the library in place of NCCL, and with NCCL, from the sources in SUITES
 #
 # MSCCLPP_PLATFORM=sim runs them on simulated devices. Further variables:
 #
@@ -19,12 +20,14 @@
 #   HOLD_TOLERANCE=N      percent                                [3]
 #   HOLD_LIMIT=SECONDS    after which no row is measured again   [240]
 #   GPU_WHEELS=FOLDER     wheels of the Python package and of what its tests need
+#   SUITES=FOLDER         what docs/src/ci.md says                [none: they are left out]
+#   SUITES_OPTIONS=WORDS  options of ci/suites, such as "--part 1/4 --seconds 500"
 set -uo pipefail
 
 fail() { echo "$*" >&2; exit 2; }
 
 # Paths are relative to the folder in which the script was called.
-for variable in HOLD_BASELINE HOLD_AGAINST GPU_WHEELS; do
+for variable in HOLD_BASELINE HOLD_AGAINST GPU_WHEELS SUITES; do
     [ -z "${!variable:-}" ] || export "$variable=$(realpath -m "${!variable}")"
 done
 PACK=
@@ -34,7 +37,7 @@ if [ "${1:-}" = --packed ]; then
 else
     cd "$(dirname "$0")/.." || exit 2
 fi
-ALL=(machine tests python hold sanitize)
+ALL=(machine tests python hold sanitize suites)
 STEPS=("$@")
 [ $# -gt 0 ] || STEPS=("${ALL[@]}")
 for step in "${STEPS[@]}"; do
@@ -147,13 +150,15 @@ tests_that_run() {
     done | sort -rn | cut -d ' ' -f 2
 }
 
-step_python() {
-    local wheels tests site=$WORK/site
+# Installs the wheels of the Python package and of what its tests need, once, for the steps that follow.
+package() {
+    local wheels site=$WORK/site
+    [ ! -e "$site" ] || return 0
     if [ -n "$PACK" ]; then
         files || return 1
-        wheels=${GPU_WHEELS:-$FILES/python/wheels} tests=$FILES/python
+        wheels=${GPU_WHEELS:-$FILES/python/wheels}
     else
-        wheels=${GPU_WHEELS:-} tests=crates/mscclpp-python
+        wheels=${GPU_WHEELS:-}
         if [ -z "$wheels" ]; then
             wheels=$WORK/wheels
             within 300 python3 -m venv "$WORK/maturin" && within 300 "$WORK/maturin/bin/pip" install --quiet 'maturin>=1.12,<2' || return 1
@@ -161,8 +166,14 @@ step_python() {
         fi
     fi
     compgen -G "$wheels/mscclpp-*.whl" > /dev/null || { echo "there is no wheel of the package in $wheels"; return $LEFT_OUT; }
-    within 300 python3 -m pip install --quiet --no-index --no-deps --target "$site" "$wheels"/*.whl || return 1
+    within 300 python3 -m pip install --quiet --no-index --no-deps --target "$site" "$wheels"/*.whl || { rm -rf "$site"; return 1; }
     export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
+}
+
+step_python() {
+    local tests=crates/mscclpp-python
+    package || return
+    [ -z "$PACK" ] || tests=$FILES/python
     within 60 python3 -c 'import numpy, pytest' || return $LEFT_OUT
     # Each file runs as a program of its own, the largest first.
     (cd "$tests" && ls -S tests/test_*.py | xargs -r -P "$JOBS" -I {} bash -c 'file={}
@@ -218,6 +229,17 @@ step_sanitize() {
             --target-processes all --error-exitcode 66 "$@"' < "$WORK/sanitized") || code=1
     [ "$(wc -l < "$WORK/sanitized")" -eq "$(grep -c . <<< "$SANITIZED")" ] || code=1
     return $code
+}
+
+# Without the Python package, the backend for PyTorch is skipped.
+step_suites() {
+    [ -n "${SUITES:-}" ] || { echo "skipped: SUITES names no folder"; return $LEFT_OUT; }
+    files || return 1
+    local suites=ci/suites library
+    [ -z "$PACK" ] || suites=$FILES/suites
+    library=$(file lib mscclpp-nccl nccl) || { echo "the library in place of NCCL is not in the manifest"; return 1; }
+    package || true
+    within 7200 python3 "$suites" run --folder "$SUITES" --ours "$library" --out "$OUT" ${SUITES_OPTIONS:-}
 }
 
 # The result of a step that cannot run here. It counts neither as passed nor as failed, and the summary says so.

@@ -215,6 +215,10 @@ step_python() {
         --config-settings=build-args="--profile dev" target/sdist/mscclpp-*/
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)
+    # The program for others' suites, with small suites that stand in for them.
+    "$venv/bin/ruff" format --config crates/mscclpp-python/pyproject.toml --check ci/suites
+    "$venv/bin/ruff" check --config crates/mscclpp-python/pyproject.toml ci/suites
+    "$venv/bin/python" -m pytest -q -p no:cacheprovider ci/suites
     # There is no free-threaded interpreter for tests, so the package is only compiled for one.
     printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false pointer_width=64 \
         build_flags=Py_GIL_DISABLED > target/free-threaded.txt

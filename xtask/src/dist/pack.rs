@@ -11,8 +11,10 @@ use crate::workspace;
 /// The most bytes that may be sent to a GPU machine with a checkout.
 const MOST_BYTES: u64 = 40 << 20;
 
-/// Files and folders of the repository that are packed, and their places: scripts that tests start, and files that these need.
-const SCRIPTS: [(&str, &str); 4] = [
+/// Files and folders of the repository that are packed, and their places: scripts that tests and `gpu.sh` start, and
+/// files that these need.
+const SCRIPTS: [(&str, &str); 5] = [
+    ("ci/suites", "suites"),
     ("crates/mscclpp-nccl/tests/clients", "tests/clients"),
     ("crates/mscclpp-python/tests", "python/tests"),
     ("crates/mscclpp-python/examples", "python/examples"),

@@ -40,13 +40,11 @@ def main() -> int:
     places.build.mkdir(parents=True, exist_ok=True)
     facts = {"gpus": options.gpus, "NCCL": str(options.nccl), "skipped": places.skipped, "broken": {}}
     index, parts = options.part
-    runner = Runner(
-        options.out, options.jobs, options.seconds, facts, f"suites-{index}-of-{parts}" if parts > 1 else "suites"
-    )
+    name = f"suites-{index}-of-{parts}" if parts > 1 else "suites"
+    runner = Runner(options.out, options.seconds, facts, name)
     places.install_wheels()
     if not options.nccl:
         places.skipped["all with NCCL"] = "there is no libnccl.so.2 of NCCL's wheel or of the system: --nccl names one"
-    cases = []
     for name in options.only:
         try:
             found = SUITES[name](places)
@@ -56,12 +54,11 @@ def main() -> int:
         if isinstance(found, str):
             places.skipped[name] = found
         else:
-            cases += of_part([case for case in found if options.nccl or case.library != NCCL], options)
-    print(
-        f"{len(cases)} processes, {options.jobs} at a time, with {options.gpus} GPUs; NCCL is {options.nccl}",
-        flush=True,
-    )
-    runner.run(cases)
+            cases = of_part([case for case in found if options.nccl or case.library != NCCL], options)
+            jobs = min(options.jobs, nccl_tests.JOBS) if name == "nccl-tests" else options.jobs
+            print(f"{name}: {len(cases)} processes, {jobs} at a time, on {options.gpus} GPUs", flush=True)
+            runner.run(cases, jobs)
+    runner.write()
     print(f"the results are in {runner.file}")
     return show([json.loads(runner.file.read_text())])
 
@@ -101,7 +98,7 @@ def parsed() -> argparse.Namespace:
     run.add_argument(
         "--seconds", type=float, default=0, help="after which no test begins; the rest counts as not run  [no limit]"
     )
-    run.add_argument("--jobs", type=int, default=max(1, min(8, (os.cpu_count() or 1) // 8)), help="processes at a time")
+    run.add_argument("--jobs", type=int, default=max(1, min(12, (os.cpu_count() or 1) // 5)), help="tests at a time")
     options = parser.parse_args()
     for name in ("folder", "ours", "out", "build", "nccl"):
         path = getattr(options, name, None)

@@ -98,8 +98,8 @@ def networks() -> bool:
 class Runner:
     """Runs cases, several at a time, and keeps their results in a JSON file and their logs in a folder."""
 
-    def __init__(self, out: Path, jobs: int, seconds: float, facts: dict, name: str = "suites"):
-        self.file, self.logs, self.jobs = out / f"{name}.json", out / "logs" / "suites", jobs
+    def __init__(self, out: Path, seconds: float, facts: dict, name: str = "suites"):
+        self.file, self.logs = out / f"{name}.json", out / "logs" / "suites"
         self.end = time.monotonic() + seconds if seconds else float("inf")
         self.facts, self.results = facts, []
         self.running: set[subprocess.Popen] = set()
@@ -108,11 +108,11 @@ class Runner:
         self.networks = networks()
         self.logs.mkdir(parents=True, exist_ok=True)
 
-    def run(self, cases: list[Case]) -> None:
-        """Runs the cases; a signal that ends this program ends their processes, too."""
+    def run(self, cases: list[Case], jobs: int) -> None:
+        """Runs the cases, `jobs` at a time. A signal that ends this program ends their processes, too."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.stop)
-        with ThreadPoolExecutor(self.jobs) as pool:
+        with ThreadPoolExecutor(jobs) as pool:
             for future in [pool.submit(self.finish, case) for case in cases]:
                 future.result()
         self.write()

@@ -9,8 +9,10 @@ from pathlib import Path
 from cases import FAILED, PASSED, Case, NoTests, ended
 from places import NCCL, OURS, Places, architectures, link
 
-SIZES = ["-b", "8", "-e", "1M", "-f", "8", "-n", "2", "-w", "1"]
-LIMIT = 240
+SIZES = ["-b", "8", "-e", "512K", "-f", "16", "-n", "1", "-w", "0"]
+LIMIT = 300
+# Each run makes thousands of calls on all GPUs, and kernels of several runs on a GPU wait for each other.
+JOBS = 2
 BUILD_LIMIT = 540
 # Size, count, type, operation, root, and two groups of time, two bandwidths and the number of wrong elements.
 ROW = re.compile(r"^\s*\d+\s+\d+\s+([a-z]\w+)\s+(\w+)\s+-?\d+\s+((?:\S+\s+){7}\S+)\s*$")

@@ -41,8 +41,8 @@ def places(tmp_path):
     return Places(folder, build, ours, nccl, 4)
 
 
-def results(tmp_path, given, jobs=4, seconds=0.0):
-    runner = Runner(tmp_path, jobs, seconds, {"skipped": {}, "broken": {}})
+def results(tmp_path, given, seconds=0.0):
+    runner = Runner(tmp_path, seconds, {"skipped": {}, "broken": {}})
     for case in given:
         for result in runner.results_of(case):
             runner.results.append(result)
@@ -85,6 +85,22 @@ def test_what_does_not_end_is_ended_with_what_it_started(tmp_path):
     assert gone(int(begun.read_text()))
 
 
+def test_a_signal_ends_what_runs(tmp_path):
+    begun = tmp_path / "begun"
+    child = f"import os, time; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    text = (
+        f"import sys; sys.path.insert(0, {str(HERE)!r}); from pathlib import Path; from cases import *; "
+        f"case = Case('a', 'b', 'c', [sys.executable, '-c', {child!r}], 500, reported('c')); "
+        f"Runner(Path({str(tmp_path)!r}), 0, {{}}).run([case], 1)"
+    )
+    runner = subprocess.Popen([sys.executable, "-c", text])
+    while not (begun.exists() and begun.read_text()):
+        assert runner.poll() is None
+        time.sleep(0.05)
+    runner.terminate()
+    assert runner.wait(60) == 143 and gone(int(begun.read_text()))
+
+
 def gone(process):
     """Whether a process has ended, within a minute. One that nobody waits for stays as a zombie."""
     for _ in range(600):
@@ -110,11 +126,11 @@ def test_two_listen_on_one_port(tmp_path):
         "server = socket.create_server(('127.0.0.1', 13333)); "
         "socket.create_connection(server.getsockname()); time.sleep(1); report(sys.argv[1], 'passed')"
     )
-    runner = Runner(tmp_path, 2, 0, {})
+    runner = Runner(tmp_path, 0, {})
     two = [python(name, text, own_network=True) for name in ("a", "b")]
     for case in two:
         case.command.append(case.name)
-    runner.run(two)
+    runner.run(two, 2)
     assert [result.state for result in runner.results] == [PASSED, PASSED], runner.results
 
 

@@ -59,10 +59,21 @@ class Places:
         if not site.exists():
             new = site.with_suffix(".new")
             shutil.rmtree(new, ignore_errors=True)
-            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", new]
-            subprocess.run([*install, *wheels], check=True, timeout=300)
+            # With --target, pip leaves out the folder `lib` of a wheel's data, in which that of MPICH has its library.
+            install = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-index",
+                "--no-deps",
+                "--ignore-installed",
+            ]
+            subprocess.run([*install, "--prefix", new, *wheels], check=True, timeout=300)
             new.rename(site)
-        os.environ["PYTHONPATH"] = joined(str(site), "PYTHONPATH")
+        for folder in [*site.glob("**/site-packages"), *site.glob("**/dist-packages")]:
+            os.environ["PYTHONPATH"] = joined(str(folder), "PYTHONPATH")
         os.environ["PATH"] = joined(str(site / "bin"), "PATH")
 
 

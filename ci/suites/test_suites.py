@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import cases
@@ -212,6 +213,29 @@ def test_a_whole_run(places, tmp_path):
         "- nccl-tests with ours: all_reduce -g 4 int8 sum (NCCL: passed): 4 wrong",
     ):
         assert line in done.stdout.splitlines(), done.stdout
+
+
+def test_wheels_are_installed_with_their_data(places, monkeypatch):
+    """Packages, programs and libraries of a wheel's data have the places where a prefix has them."""
+    (places.folder / "wheels").mkdir()
+    files = {
+        "a_package.py": "place = __file__",
+        "a_package-1.data/data/bin/a_program": "#!/bin/sh",
+        "a_package-1.data/data/lib/liba.so": "",
+        "a_package-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: a_package\nVersion: 1\n",
+        "a_package-1.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "a_package-1.dist-info/RECORD"
+    with zipfile.ZipFile(places.folder / "wheels/a_package-1-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+        wheel.writestr(record, "".join(f"{name},,\n" for name in [*files, record]))
+    for name in ("PATH", "PYTHONPATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    places.install_wheels()
+    assert (places.build / "site/lib/liba.so").exists() and (places.build / "site/bin/a_program").exists()
+    assert python_suites.python_has("a_package")
+    places.install_wheels()
 
 
 def test_what_could_not_be_built(places, monkeypatch, tmp_path):

@@ -259,6 +259,8 @@ def test_left_out(): pass
 def test_known(): assert False
 @pytest.mark.parametrize("a", [1, 2])
 def test_each(a): assert a == 1
+@pytest.mark.parametrize("a", [])
+def test_without_parameters(a): pass
 def test_ends(): import os; os._exit(7)
 """
 

@@ -27,7 +27,9 @@ impl<T> OutPointer<T> {
     /// # Errors
     /// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) if `pointer` is null.
     pub(crate) unsafe fn at(pointer: *mut T, name: &str) -> Result<Self, Failure> {
-        NonNull::new(pointer).map(Self).ok_or_else(|| Failure::argument(format!("`{name}` is NULL")))
+        NonNull::new(pointer)
+            .map(Self)
+            .ok_or_else(|| Failure::argument(format!("`{name}`: the out argument is NULL")))
     }
 
     pub(crate) fn set(self, value: T) {

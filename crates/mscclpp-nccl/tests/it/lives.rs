@@ -315,7 +315,7 @@ fn wrong_ids_and_ranks_are_named() {
         nccl.fails(init(2, id, 2), INVALID_ARGUMENT, "rank 2 of 2");
         nccl.fails(init(-1, id, 0), INVALID_ARGUMENT, "rank 0 of -1");
         let null = (nccl.ncclCommInitRank)(ptr::null_mut(), 1, id, 0);
-        nccl.fails(null, INVALID_ARGUMENT, "`comm` is NULL");
+        nccl.fails(null, INVALID_ARGUMENT, "`comm`: the out argument is NULL");
         let config = (nccl.ncclCommInitRankConfig)(&raw mut comm, 1, id, 0, &raw mut config);
         nccl.fails(config, INVALID_ARGUMENT, "NCCL_CONFIG_INITIALIZER");
         let none = (nccl.ncclCommInitRankScalable)(&raw mut comm, 1, 0, 0, ptr::null_mut(), ptr::null_mut());

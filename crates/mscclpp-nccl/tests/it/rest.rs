@@ -13,7 +13,11 @@ fn the_version_is_that_of_the_interface() {
     // SAFETY: the function writes a number to a place for one.
     unsafe {
         nccl.ok((nccl.ncclGetVersion)(&raw mut version));
-        nccl.fails((nccl.ncclGetVersion)(ptr::null_mut()), INVALID_ARGUMENT, "`version` is NULL");
+        nccl.fails(
+            (nccl.ncclGetVersion)(ptr::null_mut()),
+            INVALID_ARGUMENT,
+            "`version`: the out argument is NULL",
+        );
     }
     assert_eq!(version, 22_809);
 }

@@ -1,7 +1,7 @@
 //! The environment variables that this library has, to tell a user of one that it has not.
 
 /// The names behind `MSCCLPP_`, as in `docs/src/environment.md` and `docs/src/infiniband.md`.
-const KNOWN: [&str; 48] = [
+const KNOWN: [&str; 49] = [
     "ADDRESS",
     "BOOTSTRAP_SECRET",
     "CACHE_DIR",
@@ -38,6 +38,7 @@ const KNOWN: [&str; 48] = [
     "NCCL_SAME_GPU",
     "NCCL_SCRATCH",
     "NCCL_TIMEOUT",
+    "NCCL_VERSION",
     "NVRTC_SO",
     "N_RANKS",
     "PLATFORM",

@@ -49,7 +49,7 @@ impl Experts {
     }
 
     fn combine_launch(&self, combine: &Combine<'_>, own: KernelArgs) -> Result<Launch> {
-        self.check_calls()?;
+        self.check_failures()?;
         let Combine { routed, rows, weights, bias, out, exact, row_weights, add_waits_to } = combine;
         self.check_routed(routed)?;
         self.check_received(routed.micro_batch)?;

@@ -54,7 +54,7 @@ impl Experts {
     pub fn dispatch_send(&self, dispatch: &Dispatch, stream: &Stream) -> Result<(Routed, Receive)> {
         let (launch, routed) = self.given_launch(dispatch)?;
         if dispatch.tokens > self.handle.capacity as usize {
-            // It sends none, so there is nothing to do meanwhile.
+            // A dispatch of too many tokens sends none, so it is done whole.
             self.put(&launch, stream)?;
         }
         let routed = self.accepted(routed)?;
@@ -81,7 +81,7 @@ impl Experts {
     }
 
     fn dispatch_launch(&self, dispatch: &Dispatch, own: KernelArgs) -> Result<(Launch, Routed)> {
-        self.check_calls()?;
+        self.check_failures()?;
         self.check_micro_batch(dispatch.micro_batch)?;
         self.check_received(dispatch.micro_batch)?;
         let Dispatch { tokens, ids, weights, rows, .. } = dispatch;
@@ -167,7 +167,7 @@ impl Experts {
         out: &[Memory],
         stream: &Stream,
     ) -> Result<()> {
-        self.check_calls()?;
+        self.check_failures()?;
         self.check_routed(routed)?;
         self.check_received(routed.micro_batch)?;
         if routed.layout == Layout::Rank && routed.handle.segment_bytes != self.handle.segment_bytes {
@@ -177,11 +177,7 @@ impl Experts {
         }
         let mut call = self.call(&routed.tables, routed.tokens as u64, routed.layout, out)?;
         self.set_rows(&mut call, rows)?;
-        self.set_columns(
-            &mut call,
-            routed.layout,
-            routed.column_major && self.payload.travelling().len() > 1,
-        )?;
+        self.set_columns(&mut call, routed.layout, routed.column_major && self.coming.len() > 1)?;
         call.micro_batch = routed.micro_batch as u32;
         call.again = 1;
         let memories = rows.iter().chain(out);
@@ -223,7 +219,7 @@ impl Experts {
         if layout == Layout::Rank {
             return Ok(call);
         }
-        let coming = self.payload.travelling();
+        let coming = &self.coming;
         if out.len() != coming.len() {
             let (gave, needed) = (out.len(), coming.len());
             return Err(Error::InvalidArgument(format!(
@@ -236,7 +232,7 @@ impl Experts {
             }
             call.alignment = alignment;
         }
-        for (i, ((at, memory), bytes)) in call.out.iter_mut().zip(out).zip(&coming).enumerate() {
+        for (i, ((at, memory), bytes)) in call.out.iter_mut().zip(out).zip(coming).enumerate() {
             call.out_rows = call.out_rows.min(memory.bytes() / bytes);
             let least = match layout {
                 Layout::Expert => {
@@ -255,12 +251,12 @@ impl Experts {
 
     /// Notes the tensors of this rank's tokens.
     fn set_rows(&self, call: &mut EpDispatch, rows: &[Memory]) -> Result<()> {
-        let given = self.payload.given();
+        let given = &self.given;
         if rows.len() != given.len() {
             let (gave, needed) = (rows.len(), given.len());
             return Err(Error::InvalidArgument(format!("dispatch takes {needed} tensors, and got {gave}")));
         }
-        for (i, ((at, memory), bytes)) in call.rows.iter_mut().zip(rows).zip(&given).enumerate() {
+        for (i, ((at, memory), bytes)) in call.rows.iter_mut().zip(rows).zip(given).enumerate() {
             let what = format_args!("tensor {i} of dispatch");
             *at = memory.at_least(what, u64::from(call.tokens) * bytes, alignment_of(*bytes))?;
         }
@@ -272,7 +268,7 @@ impl Experts {
         if !column_major {
             return Ok(());
         }
-        if layout == Layout::Rank || self.payload.travelling().len() < 2 {
+        if layout == Layout::Rank || self.coming.len() < 2 {
             return Err(Error::InvalidArgument(
                 "column_major() is for the second tensor of layouts that copy; there is none here".to_owned(),
             ));

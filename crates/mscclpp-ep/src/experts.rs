@@ -29,8 +29,10 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Experts {
     pub(crate) engine: Arc<Engine>,
-    /// The rows that travel.
-    pub(crate) payload: Payload,
+    /// The rows that travel, and the bytes of a row of each tensor that dispatch is given, and of each that comes.
+    payload: Payload,
+    pub(crate) given: Vec<u64>,
+    pub(crate) coming: Vec<u64>,
     pub(crate) handle: EpHandle,
 }
 
@@ -137,7 +139,11 @@ impl Experts {
                 _ => {}
             }));
         }
-        Ok(Self { engine, payload: settings.payload, handle })
+        Ok(Self::of(engine, settings.payload, handle))
+    }
+
+    fn of(engine: Arc<Engine>, payload: Payload, handle: EpHandle) -> Self {
+        Self { engine, given: payload.given(), coming: payload.travelling(), payload, handle }
     }
 
     /// The same experts, with other rows that travel: one memory then serves, say, tokens as they are and tokens that are
@@ -152,7 +158,7 @@ impl Experts {
         let payload = Payload { hidden, number_type, ..payload.clone() };
         payload.check()?;
         let handle = scratch::with_payload(&self.handle, &payload)?;
-        Ok(Self { engine: self.engine.clone(), payload, handle })
+        Ok(Self::of(self.engine.clone(), payload, handle))
     }
 
     /// This rank's number in the group.
@@ -265,15 +271,16 @@ impl Experts {
     pub fn check(&self) -> Result<()> {
         let lost = self.problem(4)?;
         let new = lost & !self.engine.lost.fetch_or(lost, Ordering::Relaxed);
-        self.check_calls()?;
+        self.check_failures()?;
         if new != 0 {
             return Err(Error::Lost { ranks: self.ranks_of(new) });
         }
         Ok(())
     }
 
-    /// Checks them for all but ranks that are lost: the calls of the ranks that are left must be as many.
-    pub(crate) fn check_calls(&self) -> Result<()> {
+    /// Checks the calls for everything but ranks that are lost. A call does so before it is made: a loss must not keep it from
+    /// being made, since the ranks that are left make as many calls.
+    pub(crate) fn check_failures(&self) -> Result<()> {
         Abort::check(self)?;
         let problem = |which| self.problem(which);
         if let Some(rank) = problem(2)?.checked_sub(1) {

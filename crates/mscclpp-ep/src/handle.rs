@@ -17,7 +17,7 @@ pub(crate) const LINE: u64 = 128;
 pub(crate) const LINE_KINDS: u64 = 9;
 /// `EpMarkWords` of GPUs.
 pub(crate) const MARK_WORDS: u64 = 4;
-/// `EpSaid`, and a bit of it.
+/// `EpSaid`.
 pub(crate) const SAID: u64 = 5;
 /// `EpSaidAll`.
 pub(crate) const SAID_ALL: u32 = 1 << 31;

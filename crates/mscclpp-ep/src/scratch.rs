@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error, Result,
     handle::{
-        EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS,
+        EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PROBLEMS,
         Places, SEGMENTS,
     },
     payload::{Payload, Quantisation},
@@ -195,26 +195,6 @@ impl Layout {
 
         let along = 4 + 12 * top_k;
         let result_bytes = payload.hidden * payload.number_type.size();
-
-        let (mut room, mut places) = (Room::default(), Places::default());
-        places.lines = room.take(2 * LINE_KINDS * MAX_RANKS as u64 * LINE);
-        places.headers = room.take(n * (most_local + 2) * PACKET);
-        places.routes = room.take(n * capacity * along.div_ceil(8) * PACKET);
-        let tensors = Tensors::new(payload, along, n * capacity, &mut room);
-        places.results = room.take(n * capacity * result_bytes.next_multiple_of(16));
-        let choices = if *exact { top_k } else { 0 };
-        places.choice_results = room.take(choices * capacity * result_bytes.next_multiple_of(16));
-        places.weight_packets = room.take(n * capacity * top_k.div_ceil(2) * PACKET);
-        places.micro_batch_bytes = room.0;
-
-        let mut tables = Room::default();
-        tables.take(size_of::<EpCounts>() as u64 + 4 * local as u64);
-        places.table_offsets = tables.take(4 * (local as u64 + 1));
-        places.table_rows = tables.take(4 * capacity * n);
-        places.table_choices = tables.take(4 * capacity * top_k);
-        places.table_weights = tables.take(4 * capacity * top_k);
-        places.table_received = tables.take(n * capacity * along.next_multiple_of(16));
-
         let mut handle = EpHandle {
             scratch: [DevicePtr::NULL; MAX_RANKS],
             status: [DevicePtr::NULL; MAX_RANKS],
@@ -238,47 +218,45 @@ impl Layout {
             patience: settings.patience,
             segment_bytes: [0; SEGMENTS],
             segment_stride: [0; SEGMENTS],
-            places,
+            places: Places::default(),
         };
-        tensors.put_into(&mut handle);
-        Self { handle, scratch_bytes: micro_batches * places.micro_batch_bytes, table_bytes: tables.0 }
+        let mut room = Room::default();
+        handle.places.lines = room.take(2 * LINE_KINDS * MAX_RANKS as u64 * LINE);
+        handle.places.headers = room.take(n * (most_local + 2) * PACKET);
+        handle.places.routes = room.take(n * capacity * along.div_ceil(8) * PACKET);
+        set_payload(&mut handle, payload, along, n * capacity, &mut room);
+        let places = &mut handle.places;
+        places.results = room.take(n * capacity * result_bytes.next_multiple_of(16));
+        let choices = if *exact { top_k } else { 0 };
+        places.choice_results = room.take(choices * capacity * result_bytes.next_multiple_of(16));
+        places.weight_packets = room.take(n * capacity * top_k.div_ceil(2) * PACKET);
+        places.micro_batch_bytes = room.0;
+
+        let mut tables = Room::default();
+        tables.take(size_of::<EpCounts>() as u64 + 4 * local as u64);
+        places.table_offsets = tables.take(4 * (local as u64 + 1));
+        places.table_rows = tables.take(4 * capacity * n);
+        places.table_choices = tables.take(4 * capacity * top_k);
+        places.table_weights = tables.take(4 * capacity * top_k);
+        places.table_received = tables.take(n * capacity * along.next_multiple_of(16));
+        Self { handle, scratch_bytes: micro_batches * room.0, table_bytes: tables.0 }
     }
 }
 
-/// The tensors that travel, in a handle.
-struct Tensors {
-    parts: usize,
-    quantisation: u32,
-    bytes: [u64; SEGMENTS],
-    at: [u64; PARTS],
-}
-
-impl Tensors {
-    /// The segments of `rows` rows: the tensors of the payload, and behind them `along` bytes that the library sends along.
-    fn new(payload: &Payload, along: u64, rows: u64, room: &mut Room) -> Self {
-        let parts = payload.travelling();
-        let (mut bytes, mut at) = ([0; SEGMENTS], [0; PARTS]);
-        for (bytes, part) in bytes.iter_mut().zip(parts.iter().copied().chain([along])) {
-            *bytes = part;
-        }
-        for (at, bytes) in at.iter_mut().zip(&parts) {
-            *at = room.take(rows * stride_of(*bytes));
-        }
-        Self { parts: parts.len(), quantisation: quantisation_of(payload.quantisation), bytes, at }
+/// Notes in a handle which tensors travel, with memory for `rows` rows of each. Behind the tensors of a row are `along` bytes
+/// that the library sends along.
+fn set_payload(handle: &mut EpHandle, payload: &Payload, along: u64, rows: u64, room: &mut Room) {
+    let tensors = payload.travelling();
+    handle.parts = tensors.len() as u32;
+    handle.quantisation = quantisation_of(payload.quantisation);
+    (handle.segment_bytes, handle.segment_stride) = ([0; SEGMENTS], [0; SEGMENTS]);
+    for (i, bytes) in tensors.iter().copied().chain([along]).enumerate() {
+        handle.segment_bytes[i] = bytes as u32;
+        handle.segment_stride[i] = bytes.next_multiple_of(16) as u32;
     }
-
-    fn put_into(self, handle: &mut EpHandle) {
-        handle.parts = self.parts as u32;
-        handle.quantisation = self.quantisation;
-        handle.segment_bytes = self.bytes.map(|bytes| bytes as u32);
-        handle.segment_stride = self.bytes.map(|bytes| stride_of(bytes) as u32);
-        handle.places.segments = self.at;
+    for (at, bytes) in handle.places.segments.iter_mut().zip(&tensors) {
+        *at = room.take(rows * bytes.next_multiple_of(16));
     }
-}
-
-/// From one row to the next in the scratch.
-fn stride_of(row_bytes: u64) -> u64 {
-    row_bytes.next_multiple_of(16)
 }
 
 /// The handle with another payload, whose rows lie in the memory of those of the set-up.
@@ -288,7 +266,7 @@ pub(crate) fn with_payload(handle: &EpHandle, payload: &Payload) -> Result<EpHan
     let along = handle.segment_bytes[handle.parts as usize].into();
     let rows = u64::from(handle.ranks) * u64::from(handle.capacity);
     let mut room = Room(begin);
-    Tensors::new(payload, along, rows, &mut room).put_into(&mut other);
+    set_payload(&mut other, payload, along, rows, &mut room);
     if room.0 > end {
         return Err(Error::InvalidArgument(format!(
             "a payload whose rows need {} bytes of memory; those of the set-up have {}",

@@ -94,6 +94,8 @@ const MUTANTS: &[Mutant] = &[
 fn flat() -> String {
     let headers = [
         "ep_call_device.hpp",
+        "ep_wait_device.hpp",
+        "ep_block_device.hpp",
         "ep_combine_device.hpp",
         "ep_dispatch_block_device.hpp",
         "ep_send_device.hpp",

@@ -31,10 +31,8 @@ struct CollectiveMessage {
   uint64_t bytes;
 };
 
-// One call: messages to each rank, and from each rank, in their order. A message of no bytes is none. The own rank's
-// are not used. Block (2 * r + direction) * lanes + lane has those of rank r.
-struct CollectiveSends {
-  CollectiveMessage messages[CollectiveMaxRanks][2][MessagesPerPeer];
+// The rings of places through which messages go.
+struct CollectiveRings {
   // The number of chunks so far for each rank, direction and lane, in this device's memory.
   uint64_t* counts;
   // Offsets in the scratch: lines of `arrived` and behind them of `taken`, for each rank and lane; places.
@@ -46,17 +44,19 @@ struct CollectiveSends {
   uint32_t reserved;
 };
 
+// One call: messages to each rank, and from each rank, in their order. A message of no bytes is none. The own rank's
+// are not used. Block (2 * r + direction) * lanes + lane has those of rank r.
+struct CollectiveSends {
+  CollectiveMessage messages[CollectiveMaxRanks][2][MessagesPerPeer];
+  CollectiveRings rings;
+};
+
 // The same with messages in a list: those to rank 0, those from rank 0, those to rank 1, and so on.
 struct CollectiveManySends {
   CollectiveMessage messages[ManyMessages];
   // Where those of 2 * r + direction end.
   uint32_t ends[2 * CollectiveMaxRanks];
-  uint64_t* counts;
-  uint64_t signals;
-  uint64_t places;
-  uint64_t chunk;
-  uint32_t lanes;
-  uint32_t reserved;
+  CollectiveRings rings;
 };
 
 static_assert(sizeof(CollectiveHandle) + sizeof(CollectiveManySends) <= 4096, "the parameters of a kernel");
@@ -94,22 +94,23 @@ MSCCLPP_DEVICE_INLINE uint32_t countOf(const CollectiveManySends& call, uint32_t
 
 template <class Sends>
 MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Sends& call) {
-  const uint32_t lane = blockOfGrid() % call.lanes, which = blockOfGrid() / call.lanes;
+  const CollectiveRings& rings = call.rings;
+  const uint32_t lane = blockOfGrid() % rings.lanes, which = blockOfGrid() / rings.lanes;
   const uint32_t peer = which / 2, thread = threadOfBlock(), threads = threadsOfBlock();
   const bool receives = which % 2 != 0;
   if (peer == comm.rank) return;
   if (anyGaveUp(comm.epochs)) return;
   const uint32_t from = receives ? peer : comm.rank, to = receives ? comm.rank : peer;
-  uint64_t* const counted = call.counts + blockOfGrid();
+  uint64_t* const counted = rings.counts + blockOfGrid();
   const uint64_t before = load8(counted);
   const auto line = [&](uint32_t at, uint32_t of, uint32_t kind) {
-    const uint64_t index = (static_cast<uint64_t>(kind) * comm.ranks + of) * call.lanes + lane;
-    return reinterpret_cast<uint64_t*>(comm.scratch[at] + call.signals + index * CollectiveLine);
+    const uint64_t index = (static_cast<uint64_t>(kind) * comm.ranks + of) * rings.lanes + lane;
+    return reinterpret_cast<uint64_t*>(comm.scratch[at] + rings.signals + index * CollectiveLine);
   };
   uint64_t* const arrived = line(to, from, 0);
   uint64_t* const taken = line(from, to, 1);
-  uint8_t* const ring = comm.scratch[to] + call.places +
-                        ((from < to ? from : from - 1) * call.lanes + lane) * CollectiveChunks * call.chunk;
+  uint8_t* const ring = comm.scratch[to] + rings.places +
+                        ((from < to ? from : from - 1) * rings.lanes + lane) * CollectiveChunks * rings.chunk;
   const auto wait = [&](const uint64_t* word, uint64_t least) {
     const bool failed = thread == 0 && !waitForWord(word, least, comm.status[peer]);
     if (failed) setGivenUp(comm.epochs, CollectiveGaveUp, 1);
@@ -123,9 +124,9 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Send
   uint64_t c = before;
   for (uint32_t m = 0; m < countOf(call, peer, receives); ++m) {
     const CollectiveMessage message = messageOf(call, peer, receives, m);
-    for (uint64_t at = lane * call.chunk; at < message.bytes; at += call.lanes * call.chunk, ++c) {
-      const uint32_t bytes = static_cast<uint32_t>(message.bytes - at < call.chunk ? message.bytes - at : call.chunk);
-      uint8_t* const place = ring + c % CollectiveChunks * call.chunk;
+    for (uint64_t at = lane * rings.chunk; at < message.bytes; at += rings.lanes * rings.chunk, ++c) {
+      const uint32_t bytes = static_cast<uint32_t>(message.bytes - at < rings.chunk ? message.bytes - at : rings.chunk);
+      uint8_t* const place = ring + c % CollectiveChunks * rings.chunk;
       uint64_t* const length = arrived + 1 + c % CollectiveChunks;
       const bool saysLength = at == 0 && thread == 0;
       if (receives) {

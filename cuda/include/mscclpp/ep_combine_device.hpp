@@ -4,7 +4,7 @@
 #ifndef MSCCLPP_EP_COMBINE_DEVICE_HPP_
 #define MSCCLPP_EP_COMBINE_DEVICE_HPP_
 
-#include "mscclpp/ep_call_device.hpp"
+#include "mscclpp/ep_block_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -238,7 +238,7 @@ struct EpCombiner {
     for (uint32_t r = 0; r < owner; ++r) at += heads.rows[r];
     return at;
   }
-  // That row, or null if there is no memory for it.
+  // The row of a token in a layout that has one for it, or null if there is no memory for it.
   MSCCLPP_DEVICE_INLINE const uint8_t* onlyRow(uint32_t owner, uint32_t row) const {
     const uint64_t at = numberOf(ep, call, heads, owner, row);
     return at < call.outRows ? call.rows + at * ep.resultBytes : nullptr;
@@ -356,7 +356,7 @@ struct EpCombiner {
         const uint8_t* const weights =
             call.late != 0 ? reinterpret_cast<const uint8_t*>(call.weights) : call.tables + ep.tableWeights;
         term.weight = bitsAs<float>(load4(weights + choice * 4));
-        // What a rank that is lost has sent in earlier calls is still there.
+        // The place of a lost rank still has the row of an earlier call.
         if (expert >= 0 && !epIsLost(ep, load4(ep.experts + static_cast<uint32_t>(expert)) >> 16)) {
           term.row = choiceRow(ep.rank, choice);
         }

@@ -3,7 +3,7 @@
 #ifndef MSCCLPP_EP_DISPATCH_BLOCK_DEVICE_HPP_
 #define MSCCLPP_EP_DISPATCH_BLOCK_DEVICE_HPP_
 
-#include "mscclpp/ep_call_device.hpp"
+#include "mscclpp/ep_block_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 

@@ -263,11 +263,10 @@ impl Message {
     pub(crate) const NONE: Self = Self { memory: DevicePtr::NULL, bytes: 0 };
 }
 
-/// `CollectiveSends`.
+/// `CollectiveRings`.
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
-pub(crate) struct CollectiveSends {
-    pub(crate) messages: [[[Message; MESSAGES]; 2]; MAX_RANKS],
+pub(crate) struct CollectiveRings {
     pub(crate) counts: DevicePtr,
     pub(crate) signals: u64,
     pub(crate) places: u64,
@@ -276,18 +275,21 @@ pub(crate) struct CollectiveSends {
     pub(crate) reserved: u32,
 }
 
+/// `CollectiveSends`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveSends {
+    pub(crate) messages: [[[Message; MESSAGES]; 2]; MAX_RANKS],
+    pub(crate) rings: CollectiveRings,
+}
+
 /// `CollectiveManySends`.
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub(crate) struct CollectiveManySends {
     pub(crate) messages: [Message; MANY_MESSAGES],
     pub(crate) ends: [u32; 2 * MAX_RANKS],
-    pub(crate) counts: DevicePtr,
-    pub(crate) signals: u64,
-    pub(crate) places: u64,
-    pub(crate) chunk: u64,
-    pub(crate) lanes: u32,
-    pub(crate) reserved: u32,
+    pub(crate) rings: CollectiveRings,
 }
 
 /// `AcrossTransfer`.

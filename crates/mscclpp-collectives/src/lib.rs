@@ -1,4 +1,4 @@
-//! `all_reduce` and its like between GPUs, on one node or several, over the channels of [`mscclpp`].
+//! Collectives between GPUs, such as `all_reduce`, on one node or several, over the channels of [`mscclpp`].
 //!
 //! All ranks make their [`Collectives`] together. Then they make the same calls in the same order, on [`DeviceSlice`]s. Bindings
 //! for other languages pass addresses to [`Collectives::enqueue`].

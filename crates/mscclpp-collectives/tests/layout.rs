@@ -8,10 +8,10 @@ use std::mem::offset_of;
 
 use handle::{
     ACROSS_HEAD, ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup,
-    CollectiveHandle, CollectiveManySends, CollectiveMoves, CollectivePlace, CollectiveRows, CollectiveSends,
-    LINE, MANY_MESSAGES, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES, Message, Move, NO_PLACE,
-    OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Registration, STEP_RING, Segment, TO_ALL, Transfer, VECTORS,
-    WORDS_BEFORE,
+    CollectiveHandle, CollectiveManySends, CollectiveMoves, CollectivePlace, CollectiveRings, CollectiveRows,
+    CollectiveSends, LINE, MANY_MESSAGES, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES,
+    Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Registration, STEP_RING, Segment,
+    TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -58,10 +58,10 @@ fn facts() -> Vec<Fact> {
     offsets!(Registration, "CollectiveRegistration": "at" at, "bytes" bytes);
     offsets!(CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count);
     offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before, "to" to);
-    offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
-        "places" places, "chunk" chunk, "lanes" lanes);
-    offsets!(CollectiveManySends, "CollectiveManySends": "messages" messages, "ends" ends, "counts" counts,
-        "signals" signals, "places" places, "chunk" chunk, "lanes" lanes);
+    offsets!(CollectiveRings, "CollectiveRings": "counts" counts, "signals" signals, "places" places, "chunk" chunk,
+        "lanes" lanes);
+    offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "rings" rings);
+    offsets!(CollectiveManySends, "CollectiveManySends": "messages" messages, "ends" ends, "rings" rings);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
         "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "protocol" protocol);
     offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);

@@ -218,7 +218,7 @@ fn parts_of(plan: &Plan, rank: usize) -> impl Iterator<Item = Part> {
     let own = plan.segments[rank].recv;
     let each = plan.segments.iter().enumerate().filter(move |_| whole.is_none());
     let each = each.map(move |(to, segment)| (to as u32, segment.send, own, segment.send_bytes));
-    // Of those that go together, a rank sends no more than `MOST_REDUCED`.
+    // A part has 32 bits for its size: the calls of a launch send no more than `MOST_REDUCED`.
     let part = |(to, send, recv, bytes)| Part { send, recv, bytes: bytes as u32, before: 0, to, reserved: 0 };
     whole.into_iter().chain(each).map(part).filter(|part| part.bytes > 0)
 }

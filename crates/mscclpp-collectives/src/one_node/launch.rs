@@ -6,8 +6,8 @@ use crate::{
     Protocol, ReduceOp, Request, Result,
     choice::{Asked, Launch, Possible, Query, Selection, Selector, Shape, threads_with_room},
     handle::{
-        CollectiveCall, CollectiveDirectCall, CollectiveManySends, CollectiveSends, MANY_MESSAGES, MAX_RANKS,
-        MESSAGES, Message, Segment,
+        CollectiveCall, CollectiveDirectCall, CollectiveManySends, CollectiveRings, CollectiveSends,
+        MANY_MESSAGES, MAX_RANKS, MESSAGES, Message, Segment,
     },
     plan::{Batch, Plan, TWO_STEPS_MIN, signature},
     rank::{Call, LANES, List, RankState},
@@ -30,7 +30,8 @@ impl OneNode {
         call: &Call<'_>,
     ) -> Result<()> {
         let Layout { message_signals: signals, messages: places, message_chunk: chunk, .. } = self.layout;
-        let (counts, lanes, reserved) = (rank.counters.messages(), LANES, 0);
+        let counts = rank.counters.messages();
+        let rings = CollectiveRings { counts, signals, places, chunk, lanes: LANES, reserved: 0 };
         let blocks = self.handle.ranks * 2 * LANES;
         let threads = threads_with_room(self.max_threads, blocks, rank.threads());
         let args = call.keeping(&self.owner).with(self.handle);
@@ -39,7 +40,7 @@ impl OneNode {
             for (to, from) in messages.iter_mut().flatten().zip(batch.iter().flatten()) {
                 to[..from.len()].copy_from_slice(from);
             }
-            let sends = CollectiveSends { messages, counts, signals, places, chunk, lanes, reserved };
+            let sends = CollectiveSends { messages, rings };
             (&self.kernels.messages, args.with(sends))
         } else {
             let mut messages = [Message::NONE; MANY_MESSAGES];
@@ -50,8 +51,7 @@ impl OneNode {
                 end += from.len();
                 *to = end as u32;
             }
-            let sends =
-                CollectiveManySends { messages, ends, counts, signals, places, chunk, lanes, reserved };
+            let sends = CollectiveManySends { messages, ends, rings };
             (&self.kernels.many_messages, args.with(sends))
         };
         // SAFETY: these are its parameters; the caller answers for the memory.

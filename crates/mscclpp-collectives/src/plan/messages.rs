@@ -51,7 +51,7 @@ impl Messages {
     /// launch waits for a later one.
     pub(crate) fn batches(&self, rank: usize) -> Vec<Batch<'_>> {
         let ranks = self.of.len();
-        // As many for each peer and direction, since a peer does not know what others send.
+        // Each peer and direction has the same share of a launch, since a peer does not know what others send.
         let each = MANY_MESSAGES / (2 * (ranks - 1).max(1));
         let of = |peer: usize| {
             if peer == rank { [&[][..]; 2] } else { self.of[peer].each_ref().map(Vec::as_slice) }

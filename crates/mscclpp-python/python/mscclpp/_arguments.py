@@ -1,4 +1,4 @@
-"""Checks of the arguments of a `CommGroup`, which find mistakes before anything is exchanged."""
+"""Checks of arguments, which find mistakes before anything is exchanged."""
 
 from __future__ import annotations
 
@@ -58,6 +58,17 @@ def check_ends(endpoints: object, ranks: list[int]) -> None:
     missing = [rank for rank in ranks if rank not in endpoints] if isinstance(endpoints, Mapping) else []
     if missing:
         raise ValueError(f"argument 'endpoints': it has none for the ranks {missing}")
+
+
+def count(name: str, value: Any, least: int = 0, most: int = (1 << 31) - 1) -> int:
+    """Returns an argument that is a whole number."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"argument '{name}': expected a whole number, got {value!r}") from None
+    if not least <= number <= most:
+        raise ValueError(f"argument '{name}': expected a number from {least} to {most}, got {number}")
+    return number
 
 
 def check_seconds(timeout_sec: float, name: str = "timeout_sec") -> None:

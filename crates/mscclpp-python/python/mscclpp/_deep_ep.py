@@ -9,13 +9,17 @@ import torch
 
 from . import _deep_ep_low_latency as low_latency
 from . import _deep_ep_normal as normal
-from ._deep_ep_config import Config, count, low_latency_bytes
+from ._arguments import count
+from ._deep_ep_config import Config, low_latency_bytes
 from ._deep_ep_events import EventHandle, EventOverlap, call_in
 from ._deep_ep_refusals import refuse_internode, refuse_unknown
 from ._deep_ep_setup import Ranks
 
 #: The type of the numbers of experts.
 topk_idx_t = torch.int64
+
+#: The most bytes that a program may name for a buffer.
+_MOST_BYTES = (1 << 63) - 1
 
 _Bias: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -62,8 +66,8 @@ class Buffer:
         if (group is None) == (comm is None):
             raise TypeError("Buffer() takes one of 'group', a group of torch.distributed, and 'comm', of mpi4py")
         self.group, self.low_latency_mode, self.explicitly_destroy = group, low_latency_mode, explicitly_destroy
-        self.num_nvl_bytes = count("num_nvl_bytes", num_nvl_bytes)
-        self.num_rdma_bytes = count("num_rdma_bytes", num_rdma_bytes)
+        self.num_nvl_bytes = count("num_nvl_bytes", num_nvl_bytes, most=_MOST_BYTES)
+        self.num_rdma_bytes = count("num_rdma_bytes", num_rdma_bytes, most=_MOST_BYTES)
         self._made: Ranks | None = Ranks(comm if group is None else group, type(self)._max_blocks, enable_shrink)
         self.rank, self.group_size = self._made.rank, self._made.size
         self._local: dict[bool, torch.Tensor] = {}

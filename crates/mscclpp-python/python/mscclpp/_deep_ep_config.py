@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+from ._arguments import count
 
 
 class Config:
@@ -44,14 +44,3 @@ def low_latency_bytes(tokens: int, hidden: int, ranks: int) -> int:
     return (
         4 * count("num_ranks", ranks) * count("num_max_dispatch_tokens_per_rank", tokens) * 2 * count("hidden", hidden)
     )
-
-
-def count(name: str, value: object) -> int:
-    """Returns an argument that is a whole number, and not negative."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"argument '{name}': expected a whole number, got {value!r}") from None
-    if number < 0:
-        raise ValueError(f"argument '{name}': expected a number that is not negative, got {number}")
-    return number

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from . import _arrays
+from ._arguments import count
 from ._data_types import SIZES
 from ._on_device import OnDevice, _Array, _item_size, _new
 
@@ -149,15 +149,5 @@ def _expect_one_of(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"argument '{name}': expected {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def _count(name: str, value: Any, least: int = 0) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"argument '{name}': expected a whole number, got {value!r}") from None
-    if not least <= number < 1 << 31:
-        raise ValueError(f"argument '{name}': expected a number from {least} to {(1 << 31) - 1}, got {number}")
-    return number
-
-
 def _optional(name: str, value: Any) -> int | None:
-    return None if value is None else _count(name, value)
+    return None if value is None else count(name, value)

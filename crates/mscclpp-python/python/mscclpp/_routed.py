@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import _mscclpp
-from ._expert_rows import ExpertRows, _count
+from ._arguments import count
+from ._expert_rows import ExpertRows
 
 
 class Routed:
@@ -50,7 +51,7 @@ class Routed:
         """Return what came with row `n` of a rank: the number of the token there, the local expert of each choice (-1
         for those elsewhere), and the weights.
         """
-        return self._made.row(_count("rank", rank), _count("n", n))
+        return self._made.row(count("rank", rank), count("n", n))
 
     @property
     def rows_of_experts_on_device(self) -> int:
@@ -68,7 +69,7 @@ class Routed:
         """Return the rows of a tensor that came in the layout "rank". They stay until the `combine` or `release`."""
         if self.layout != "rank":
             raise ValueError(f'received() is for the layout "rank", and this dispatch had "{self.layout}"')
-        return Received(self, *self._made.received(_count("part", part)))
+        return Received(self, *self._made.received(count("part", part)))
 
 
 class Received:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Self
 
 from . import _arguments, _arrays, _mscclpp
+from ._arguments import count
 from ._data_types import SIZES
-from ._expert_rows import ExpertRows, _count, _expect_one_of, _optional
+from ._expert_rows import ExpertRows, _expect_one_of, _optional
 from ._on_device import _handle, _new, communicator_of
 from ._routed import Received, Routed
 
@@ -75,31 +76,31 @@ class Experts(ExpertRows):
         for name, seconds in (("timeout", timeout), ("survive_loss", survive_loss)):
             if seconds is not None:
                 _arguments.check_seconds(seconds, name)
-        self.device = _mscclpp._current_gpu()[1] if device is None else _count("device", device)
-        self.top_k, self.hidden = _count("top_k", top_k), _count("hidden", hidden)
-        self.capacity = _count("capacity", capacity)
+        self.device = _mscclpp._current_gpu()[1] if device is None else count("device", device)
+        self.top_k, self.hidden = count("top_k", top_k), count("hidden", hidden)
+        self.capacity = count("capacity", capacity)
         self.dtype, self._is_exact = dtype, exact
         self._set_payload(quantise, row_bytes, also)
         self._made = _mscclpp._Experts(
             communicator,
             self.device,
             dtype,
-            _count("experts", experts),
+            count("experts", experts),
             self.top_k,
             self.hidden,
             self.capacity,
-            None if expert_map is None else [_count("expert_map", rank) for rank in expert_map],
+            None if expert_map is None else [count("expert_map", rank) for rank in expert_map],
             self.quantise,
             self._row_bytes,
             self._given[1:],
-            _count("micro_batches", micro_batches),
+            count("micro_batches", micro_batches),
             exact,
             _optional("max_blocks", max_blocks),
             _optional("calls_at_once", calls_at_once),
             timeout,
             survive_loss,
             _optional("tag", tag),
-            None if ranks is None else [_count("ranks", rank) for rank in ranks],
+            None if ranks is None else [count("ranks", rank) for rank in ranks],
         )
         self.is_simulated = self._made.is_simulated
         #: An empty tensor if a dispatch had tensors of PyTorch, whose current stream calls without an array then use.
@@ -109,7 +110,7 @@ class Experts(ExpertRows):
         """Notes which tensors travel."""
         if quantise is not None:
             _expect_one_of("quantise", quantise, _QUANTISATIONS)
-        others = [_count("also", each) for each in also]
+        others = [count("also", each) for each in also]
         self.quantise, self._row_bytes = quantise, _optional("row_bytes", row_bytes)
         self._are_numbers = row_bytes is None
         first = self.hidden * SIZES[self.dtype] if row_bytes is None else row_bytes
@@ -202,7 +203,7 @@ class Experts(ExpertRows):
             )
         tokens, id_bytes = ids.shape[0], SIZES[ids.dtype]
         _expect_one_of("layout", layout, _LAYOUTS)
-        alignment = _count("alignment", alignment, 1)
+        alignment = count("alignment", alignment, 1)
         given = self._rows_given(rows, also, tokens)
         weighed = self._weights(weights, tokens)
         out, coming, n_rows = self._rows_coming(rows, also, layout, out, self._rows_of(layout, alignment), column_major)
@@ -226,7 +227,7 @@ class Experts(ExpertRows):
                 alignment,
                 coming,
                 along,
-                _count("micro_batch", micro_batch),
+                count("micro_batch", micro_batch),
                 zero_rest,
                 column_major,
                 hook,
@@ -348,7 +349,7 @@ class Experts(ExpertRows):
         """Have the calls that follow in the stream go on without these ranks, as if they were lost. Nothing brings them
         back. For experts that are set up with `survive_loss`.
         """
-        self._made.lose([_count("ranks", rank) for rank in ranks], self._stream(self._like, stream))
+        self._made.lose([count("ranks", rank) for rank in ranks], self._stream(self._like, stream))
 
     def synchronize(self, stream: Any = None) -> None:
         """Wait until the work of a stream is complete, by default the current stream of PyTorch, if a dispatch had its

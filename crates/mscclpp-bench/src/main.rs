@@ -133,8 +133,8 @@ enum Command {
     Hold(hold::Options),
     /// Tests what this machine can do, and says for everything that does not work why, and what to do about it.
     ///
-    /// It looks at platforms, devices, peer access, RDMA, interfaces, compilers and limits. It changes nothing and needs no
-    /// root. A test that does not end is stopped.
+    /// The doctor looks at platforms, devices, peer access, RDMA, interfaces, compilers and limits. It changes nothing and needs
+    /// no root. A test that does not end is stopped.
     Doctor(doctor::Options),
     /// Draws time and bandwidth over size as an SVG, from files of --json and from tables of nccl-tests.
     Plot(plot::Options),

@@ -2,4 +2,5 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+pub(crate) mod header;
 pub(crate) mod nccl;

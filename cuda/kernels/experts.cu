@@ -5,31 +5,24 @@
 
 using namespace mscclpp;
 
-#define EP_DISPATCH(NAME, HALVES)                                                                  \
-  extern "C" __global__ void __launch_bounds__(1024)                                               \
-      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call) { \
-    __shared__ detail::EpHeads heads;                                                              \
-    extern __shared__ uint32_t counts[];                                                           \
-    detail::dispatchExperts<HALVES>(ep, call, heads, counts, detail::EpGivenRows{});               \
-  }
-EP_DISPATCH(ep_dispatch, EpBoth)
-EP_DISPATCH(ep_dispatch_send, EpSends)
-EP_DISPATCH(ep_dispatch_receive, EpReceives)
+// Each kernel does a whole call, or one of its EpHalves.
+extern "C" __global__ void __launch_bounds__(1024)
+    ep_dispatch(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) {
+  __shared__ detail::EpHeads heads;
+  extern __shared__ uint32_t counts[];
+  detail::dispatchExperts<false>(ep, call, heads, counts, detail::EpGivenRows{}, halves);
+}
 
-#define EP_COMBINE(NAME, TYPE, HALVES)                                                            \
-  extern "C" __global__ void __launch_bounds__(1024)                                              \
-      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call) { \
-    __shared__ detail::EpTerms terms[EpMaxWarps];                                                 \
-    __shared__ detail::EpHeads heads;                                                             \
-    detail::EpCombiner<TYPE>(ep, call, terms[threadOfBlock() / 32], heads).run<HALVES>();         \
+#define EP_COMBINE(NAME, TYPE)                                                                                     \
+  extern "C" __global__ void __launch_bounds__(1024)                                                               \
+      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call, uint32_t halves) { \
+    __shared__ detail::EpTerms terms[EpMaxWarps];                                                                  \
+    __shared__ detail::EpHeads heads;                                                                              \
+    detail::EpCombiner<TYPE, false>(ep, call, terms[threadOfBlock() / 32], heads).run(halves);                     \
   }
-#define EP_COMBINES(NAME, TYPE)                \
-  EP_COMBINE(NAME, TYPE, EpBoth)               \
-  EP_COMBINE(NAME##_send, TYPE, EpSends)       \
-  EP_COMBINE(NAME##_receive, TYPE, EpReceives)
-EP_COMBINES(ep_combine_bf16, ReduceBf16)
-EP_COMBINES(ep_combine_f16, ReduceF16)
-EP_COMBINES(ep_combine_f32, ReduceF32)
+EP_COMBINE(ep_combine_bf16, ReduceBf16)
+EP_COMBINE(ep_combine_f16, ReduceF16)
+EP_COMBINE(ep_combine_f32, ReduceF32)
 
 // Notes that the ranks whose bits are set are lost. One thread.
 extern "C" __global__ void ep_lose(const MSCCLPP_GRID_CONSTANT EpHandle ep, uint32_t ranks) {
@@ -38,5 +31,5 @@ extern "C" __global__ void ep_lose(const MSCCLPP_GRID_CONSTANT EpHandle ep, uint
 
 // Frees the rows of a dispatch without a combine. One block.
 extern "C" __global__ void ep_release(const MSCCLPP_GRID_CONSTANT EpHandle ep, const uint8_t* tables, uint32_t microBatch) {
-  detail::EpCombiner<ReduceF32>::freeDispatch(detail::EpBlock(ep, microBatch, EpDispatching), tables);
+  detail::EpCombiner<ReduceF32, false>::freeDispatch(detail::EpBlock(ep, microBatch, EpDispatching), tables);
 }

@@ -70,6 +70,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/ep_device.hpp", include_str!("../include/mscclpp/ep_device.hpp")),
     ("mscclpp/ep_dispatch_device.hpp", include_str!("../include/mscclpp/ep_dispatch_device.hpp")),
     ("mscclpp/ep_dispatch_block_device.hpp", include_str!("../include/mscclpp/ep_dispatch_block_device.hpp")),
+    ("mscclpp/ep_packets_device.hpp", include_str!("../include/mscclpp/ep_packets_device.hpp")),
     ("mscclpp/ep_receive_device.hpp", include_str!("../include/mscclpp/ep_receive_device.hpp")),
     ("mscclpp/ep_send_device.hpp", include_str!("../include/mscclpp/ep_send_device.hpp")),
     ("mscclpp/ep_wait_device.hpp", include_str!("../include/mscclpp/ep_wait_device.hpp")),
@@ -202,9 +203,12 @@ pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_tw
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
 pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
 
-/// The kernels of expert parallel layers: `ep_dispatch`, which takes an `EpHandle` and an `EpDispatch` by value,
-/// `ep_combine_bf16`, `_f16` and `_f32`, which take an `EpHandle` and an `EpCombine`, and `ep_release`.
+/// The kernels of expert parallel layers: `ep_dispatch`, which takes an `EpHandle`, an `EpDispatch` and `EpHalves` by value,
+/// `ep_combine_bf16`, `_f16` and `_f32`, which take an `EpHandle`, an `EpCombine` and `EpHalves`, `ep_release` and `ep_lose`.
 pub const EXPERTS: KernelSource<'static> = kernel!("experts", newer);
+
+/// The same kernels of calls for few tokens, with `_by_packets` behind their names, without the last two.
+pub const EXPERTS_BY_PACKETS: KernelSource<'static> = kernel!("experts_by_packets", newer);
 
 /// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one
 /// for each rank, in the module's variable `channels`.

@@ -5,7 +5,7 @@ use mscclpp::{DevicePtr, Kernel, KernelArgs, LaunchConfig, gpu::Stream};
 use crate::{
     Combine, Error, Experts, Layout, Memory, Receive, Result, Routed,
     handle::EpCombine,
-    launch::{Direction, Launch},
+    launch::{Direction, Launch, keeping_if_captured},
     scratch::alignment_of,
 };
 
@@ -17,7 +17,7 @@ impl Experts {
     /// [`Error::InvalidArgument`] for memory that does not fit, a routing of other experts, or an exact combine that is not
     /// set up; what is wrong with earlier calls, as [`Self::check`] finds it.
     pub fn combine(&self, combine: &Combine<'_>, stream: &Stream) -> Result<()> {
-        self.put(&self.combine_launch(combine, KernelArgs::new())?, stream)
+        self.put(self.combine_launch(combine, KernelArgs::new())?, stream)
     }
 
     /// Does a combine by a kernel of the program, which does more with the sums: `combineRows` in `mscclpp/ep_device.hpp`.
@@ -36,7 +36,7 @@ impl Experts {
         combine: &Combine<'_>,
         stream: &Stream,
     ) -> Result<()> {
-        self.put_by(kernel, &self.combine_launch(combine, own)?, stream)
+        self.put_by(kernel, self.combine_launch(combine, own)?, stream)
     }
 
     /// Does the first half of a combine: sends the experts' rows, and waits for none that come. [`Receive::receive`] sums them.
@@ -91,7 +91,7 @@ impl Experts {
         let (given, taken) = row_weights.as_ref().map(|(given, taken)| (given, taken)).unzip();
         let call = EpCombine {
             rows: rows.at_least("the rows of combine", rows_of_layout * row, alignment)?,
-            tables: routed.tables.ptr(),
+            tables: routed.tables.buffer.ptr(),
             weights: address(weights.as_ref(), "topk_weights", tokens * choices * 4, 4)?,
             bias: [bias_at(0)?, bias_at(1)?],
             out: out.at_least("the result of combine", tokens * row, alignment)?,
@@ -124,14 +124,15 @@ impl Experts {
     /// [`Error::InvalidArgument`] for a routing of other experts.
     pub fn release(&self, routed: &Routed, stream: &Stream) -> Result<()> {
         self.check_routed(routed)?;
-        let args = self
-            .args(KernelArgs::new(), &routed.tables, [])
-            .with(self.handle)
-            .with(&*routed.tables)
-            .with(routed.micro_batch as u32);
+        if self.handle.places.other_bytes != 0 {
+            // The rows are copies out of packets, which no rank writes: there is nothing to give back.
+            return Ok(());
+        }
+        let args = self.args(KernelArgs::new(), []).with(self.handle).with(&routed.tables.buffer);
+        let args = keeping_if_captured(args.with(routed.micro_batch as u32), &routed.tables, stream)?;
         self.engine.order.put(stream, || {
             // SAFETY: these are the kernel's parameters.
-            unsafe { self.engine.kernels.release.launch(stream, LaunchConfig::linear(1, 32), &args) }
+            unsafe { self.engine.release.launch(stream, LaunchConfig::linear(1, 32), &args) }
                 .map_err(Error::from)
         })
     }

@@ -19,7 +19,7 @@ impl Experts {
     /// error of the other ranks, too, when they look; what is wrong with earlier calls, as [`Self::check`] finds it.
     pub fn dispatch(&self, dispatch: &Dispatch, stream: &Stream) -> Result<Routed> {
         let (launch, routed) = self.given_launch(dispatch)?;
-        self.put(&launch, stream)?;
+        self.put(launch, stream)?;
         self.accepted(routed)
     }
 
@@ -41,7 +41,7 @@ impl Experts {
         stream: &Stream,
     ) -> Result<Routed> {
         let (launch, routed) = self.dispatch_launch(dispatch, own)?;
-        self.put_by(kernel, &launch, stream)?;
+        self.put_by(kernel, launch, stream)?;
         self.accepted(routed)
     }
 
@@ -55,19 +55,19 @@ impl Experts {
         let (launch, routed) = self.given_launch(dispatch)?;
         if dispatch.tokens > self.handle.capacity as usize {
             // A dispatch of too many tokens sends none, so it is done whole.
-            self.put(&launch, stream)?;
+            self.put(launch, stream)?;
+            return Err(self.too_many_tokens());
         }
-        let routed = self.accepted(routed)?;
         Ok((routed, self.put_send(launch, stream)?))
     }
 
     /// An error for the routing of more tokens than the capacity.
     fn accepted(&self, routed: Routed) -> Result<Routed> {
-        let capacity = self.handle.capacity as usize;
-        if routed.tokens > capacity {
-            return Err(Error::TooManyTokens { rank: self.rank_in_job(), capacity });
-        }
-        Ok(routed)
+        if routed.tokens > self.handle.capacity as usize { Err(self.too_many_tokens()) } else { Ok(routed) }
+    }
+
+    fn too_many_tokens(&self) -> Error {
+        Error::TooManyTokens { rank: self.rank_in_job(), capacity: self.handle.capacity as usize }
     }
 
     /// The launch of a dispatch whose rows are given.
@@ -89,7 +89,7 @@ impl Experts {
         let refused = count > u64::from(self.handle.capacity);
         let sent = if refused { 0 } else { count };
         let tables = self.engine.tables.take(&self.engine.gpu, self.engine.table_bytes)?;
-        let mut call = self.call(&tables, sent, dispatch.layout, &dispatch.out)?;
+        let mut call = self.call(&tables.buffer, sent, dispatch.layout, &dispatch.out)?;
         if !dispatch.of_kernel {
             self.set_rows(&mut call, rows)?;
         }
@@ -175,7 +175,7 @@ impl Experts {
                 "rows of another payload than that of the dispatch cannot come in Layout::Rank".to_owned(),
             ));
         }
-        let mut call = self.call(&routed.tables, routed.tokens as u64, routed.layout, out)?;
+        let mut call = self.call(&routed.tables.buffer, routed.tokens as u64, routed.layout, out)?;
         self.set_rows(&mut call, rows)?;
         self.set_columns(&mut call, routed.layout, routed.column_major && self.coming.len() > 1)?;
         call.micro_batch = routed.micro_batch as u32;
@@ -189,7 +189,7 @@ impl Experts {
             &routed.tables,
             memories,
         );
-        self.put(&launch, stream)
+        self.put(launch, stream)
     }
 
     /// The parameter of a dispatch of so many tokens, with the memory of its tensors checked.

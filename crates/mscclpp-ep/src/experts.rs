@@ -9,7 +9,7 @@ use std::{
 };
 
 use mscclpp::{
-    DeviceBuffer, Gpu, KernelArgs, LaunchConfig, Module, Platform,
+    DeviceBuffer, Gpu, Kernel, KernelArgs, LaunchConfig, Module,
     engine::{CallOrder, DeviceRoom, Group, Scratch},
     errors::{BootstrapError, CoreError},
     gpu::{Abort, KernelArgument, KernelWait, Owner, PinnedBuffer, Stream},
@@ -53,8 +53,9 @@ pub(crate) struct Engine {
     /// Why the calls were ended, if they survive a loss.
     aborted: OnceLock<String>,
     pub(crate) kernels: Kernels,
+    pub(crate) release: Kernel,
+    lose: Kernel,
     pub(crate) config: LaunchConfig,
-    pub(crate) threads: u32,
     pub(crate) calls_at_once: u32,
     pub(crate) shared_bytes: u32,
     pub(crate) tables: Pool,
@@ -70,26 +71,41 @@ pub(crate) struct Engine {
 
 impl Experts {
     pub(crate) fn connect(builder: ExpertsBuilder) -> Result<Self> {
-        let ExpertsBuilder { comm, gpu, ranks, tag, timeout, mut settings, kernels } = builder;
+        let ExpertsBuilder { comm, gpu, ranks, tag, timeout, mut settings, kernels, kernels_by_packets } =
+            builder;
         let group = Group::meet(&comm, "experts", scratch::build(), ranks, tag)?;
         let n = group.ranks().len();
         group.all_have("the settings of experts", settings.check(n))?;
         group.agree(&settings.agreed(n))?;
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
+        let number_type = settings.payload.number_type;
         let module = Module::load_once(&gpu, &kernels)?;
-        let kernels = Kernels::of(&module, settings.payload.number_type)?;
-        let threads = if gpu.platform() == Platform::Sim { 64 } else { 1024 };
+        let (release, lose) = (module.kernel("ep_release")?, module.kernel("ep_lose")?);
+        let mut ways = vec![(Kernels::of(&module, &gpu, number_type, false)?, settings.max_blocks)];
+        if settings.capacity <= settings.packets_up_to {
+            let module = Module::load_once(&gpu, &kernels_by_packets)?;
+            ways.push((Kernels::of(&module, &gpu, number_type, true)?, 2 * settings.max_blocks));
+        }
         // Below MOST_SHARED.
         let shared_bytes = settings.shared_bytes(n) as u32;
         let room = DeviceRoom::new(&gpu, settings.calls_at_once)?;
-        let dispatches = kernels.dispatch.each().map(|kernel| (kernel, shared_bytes));
-        let combines = kernels.combine.each().map(|kernel| (kernel, 0));
-        for (kernel, shared) in dispatches.into_iter().chain(combines) {
-            let blocks = room.blocks(&group, kernel, threads, shared)?;
-            settings.max_blocks = settings.max_blocks.min(blocks.into());
+        for (Kernels { dispatch, combine, threads }, most) in &mut ways {
+            for (kernel, shared) in [(&*dispatch, shared_bytes), (combine, 0)] {
+                *most = u64::from(room.blocks(&group, kernel, *threads, shared)?).min(*most);
+            }
         }
-        let layout = scratch::Layout::new(&settings, group.rank(), n);
+        let mut kernels;
+        (kernels, settings.max_blocks) = ways.swap_remove(ways.len() - 1);
+        let mut layout = scratch::Layout::new(&settings, group.rank(), n);
         let scratch = Scratch::connect(&group, &gpu, layout.scratch_bytes)?;
+        if !scratch.carries_lines() {
+            // Rows that are stored need less memory.
+            settings.packets_up_to = 0;
+            if let Some(by_stores) = ways.pop() {
+                (kernels, settings.max_blocks) = by_stores;
+            }
+            layout = scratch::Layout::new(&settings, group.rank(), n);
+        }
         let words = gpu.allocate(8 * settings.words(n))?;
         let experts = settings.experts_of_kernels(n);
         let map = gpu.allocate(4 * experts.len() as u64)?;
@@ -102,7 +118,7 @@ impl Experts {
         (handle.words, handle.experts, handle.problems) = (words.ptr(), map.ptr(), problems.ptr());
         let owners = [scratch.owner().clone()].into_iter().chain((&words).owner()).chain((&map).owner());
         let owner = Arc::new(owners.chain((&problems).owner()).collect::<Vec<Owner>>());
-        let config = LaunchConfig::linear(settings.max_blocks as u32, threads);
+        let config = LaunchConfig::linear(settings.max_blocks as u32, kernels.threads);
         let tables = Pool::default();
         // One is there before a call is captured.
         drop(tables.take(&gpu, layout.table_bytes)?);
@@ -118,8 +134,9 @@ impl Experts {
             lost: AtomicU32::new(0),
             aborted: OnceLock::new(),
             kernels,
+            release,
+            lose,
             config,
-            threads,
             calls_at_once: settings.calls_at_once,
             shared_bytes,
             tables,
@@ -229,8 +246,7 @@ impl Experts {
         let args = KernelArgs::new().with_owner(self.engine.owner.clone()).with(self.handle).with(bits);
         self.engine.order.put(stream, || {
             // SAFETY: these are the kernel's parameters.
-            unsafe { self.engine.kernels.lose.launch(stream, LaunchConfig::linear(1, 1), &args) }
-                .map_err(Error::from)
+            unsafe { self.engine.lose.launch(stream, LaunchConfig::linear(1, 1), &args) }.map_err(Error::from)
         })
     }
 

@@ -15,6 +15,14 @@ pub(crate) const MAX_TOP_K: u32 = 64;
 pub(crate) const LINE: u64 = 128;
 /// `EpLineKinds`.
 pub(crate) const LINE_KINDS: u64 = 9;
+/// `EpBytesOfLines`: the size of [`VECTORS_OF_LINES`] vectors of 16 bytes as packets.
+pub(crate) const BYTES_OF_LINES: u64 = 1152;
+/// `EpVectorsOfLines`.
+pub(crate) const VECTORS_OF_LINES: u64 = 64;
+/// `EpTokensAtOnce` of GPUs.
+pub(crate) const TOKENS_AT_ONCE: u64 = 128;
+/// The same of simulated devices.
+pub(crate) const TOKENS_AT_ONCE_OF_SIM: u64 = 4;
 /// `EpMarkWords` of GPUs.
 pub(crate) const MARK_WORDS: u64 = 4;
 /// `EpSaid`.
@@ -54,6 +62,7 @@ pub(crate) struct EpHandle {
     pub(crate) patience: u64,
     pub(crate) segment_bytes: [u32; SEGMENTS],
     pub(crate) segment_stride: [u32; SEGMENTS],
+    pub(crate) packet_stride: [u32; PARTS],
     pub(crate) places: Places,
 }
 
@@ -62,6 +71,7 @@ pub(crate) struct EpHandle {
 #[repr(C)]
 pub(crate) struct Places {
     pub(crate) segments: [u64; PARTS],
+    pub(crate) packets: [u64; PARTS],
     pub(crate) lines: u64,
     pub(crate) headers: u64,
     pub(crate) routes: u64,
@@ -69,6 +79,7 @@ pub(crate) struct Places {
     pub(crate) choice_results: u64,
     pub(crate) weight_packets: u64,
     pub(crate) micro_batch_bytes: u64,
+    pub(crate) other_bytes: u64,
     pub(crate) table_offsets: u64,
     pub(crate) table_rows: u64,
     pub(crate) table_choices: u64,

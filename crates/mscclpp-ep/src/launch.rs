@@ -6,49 +6,39 @@ use std::sync::{
 };
 
 use mscclpp::{
-    DeviceBuffer, Kernel, KernelArgs, LaunchConfig, Module,
+    Gpu, Kernel, KernelArgs, LaunchConfig, Module, Platform,
     gpu::{KernelParam, Stream},
 };
 
-use crate::{Error, Experts, Memory, NumberType, Result, experts::Engine};
+use crate::{Error, Experts, Memory, NumberType, Result, experts::Engine, routed::Tables};
 
-/// The kernels of a direction: of whole calls, and of each of their halves.
-#[derive(Debug)]
-pub(crate) struct Halves {
-    both: Kernel,
-    send: Kernel,
-    receive: Kernel,
-}
-
-impl Halves {
-    fn of(module: &Module, name: &str) -> Result<Self> {
-        let kernel = |half: &str| module.kernel(&format!("{name}{half}"));
-        Ok(Self { both: kernel("")?, send: kernel("_send")?, receive: kernel("_receive")? })
-    }
-
-    pub(crate) fn each(&self) -> [&Kernel; 3] {
-        [&self.both, &self.send, &self.receive]
-    }
-}
-
-/// The kernels of experts whose numbers have one type.
+/// The kernels of calls, of experts whose numbers have one type, and whose rows travel in one way.
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    pub(crate) dispatch: Halves,
-    pub(crate) combine: Halves,
-    pub(crate) release: Kernel,
-    pub(crate) lose: Kernel,
+    pub(crate) dispatch: Kernel,
+    pub(crate) combine: Kernel,
+    /// The threads of a block.
+    pub(crate) threads: u32,
 }
 
 impl Kernels {
-    pub(crate) fn of(module: &Module, number_type: NumberType) -> Result<Self> {
+    /// The kernels of rows that are stored, or that travel as packets.
+    pub(crate) fn of(module: &Module, gpu: &Gpu, number_type: NumberType, by_packets: bool) -> Result<Self> {
+        let (way, threads) = if by_packets { ("_by_packets", 256) } else { ("", 1024) };
         Ok(Self {
-            dispatch: Halves::of(module, "ep_dispatch")?,
-            combine: Halves::of(module, number_type.kernel())?,
-            release: module.kernel("ep_release")?,
-            lose: module.kernel("ep_lose")?,
+            dispatch: module.kernel(&format!("ep_dispatch{way}"))?,
+            combine: module.kernel(&format!("{}{way}", number_type.kernel()))?,
+            threads: if gpu.platform() == Platform::Sim { 64 } else { threads },
         })
     }
+}
+
+/// The part of a call that a launch does: `EpHalves`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Halves {
+    Sends = 1,
+    Receives = 2,
+    Both = 3,
 }
 
 /// A direction of calls: `EpDirection`.
@@ -58,12 +48,22 @@ pub(crate) enum Direction {
     Combine,
 }
 
-/// A call whose arguments are ready.
-#[derive(Debug)]
+/// A call whose arguments are ready, but for its halves.
+#[derive(Debug, Clone)]
 pub(crate) struct Launch {
     direction: Direction,
     micro_batch: usize,
     args: KernelArgs,
+    tables: Arc<Tables>,
+}
+
+/// The arguments, which keep the tables if the launch is captured: a graph uses them whenever it is replayed.
+pub(crate) fn keeping_if_captured(
+    args: KernelArgs,
+    tables: &Arc<Tables>,
+    stream: &Stream,
+) -> Result<KernelArgs> {
+    Ok(if stream.is_capturing()? { args.keeping(tables.clone()) } else { args })
 }
 
 /// The second half of a call that has sent: it waits for what the other ranks send, and takes it to its place.
@@ -83,23 +83,16 @@ impl Receive {
     /// The errors of a launch.
     pub fn receive(self, stream: &Stream) -> Result<()> {
         let Self { engine, launch } = self;
-        let kernel = &engine.halves(launch.direction).receive;
-        engine.launch(kernel, &launch, stream)?;
-        engine.receives_next(&launch).store(false, Ordering::Relaxed);
+        let (micro_batch, direction) = (launch.micro_batch, launch.direction);
+        engine.launch(launch, Halves::Receives, stream)?;
+        engine.receives_next(micro_batch, direction).store(false, Ordering::Relaxed);
         Ok(())
     }
 }
 
 impl Engine {
-    fn halves(&self, direction: Direction) -> &Halves {
-        match direction {
-            Direction::Dispatch => &self.kernels.dispatch,
-            Direction::Combine => &self.kernels.combine,
-        }
-    }
-
-    fn receives_next(&self, launch: &Launch) -> &AtomicBool {
-        &self.receives_next[launch.micro_batch][launch.direction as usize]
+    fn receives_next(&self, micro_batch: usize, direction: Direction) -> &AtomicBool {
+        &self.receives_next[micro_batch][direction as usize]
     }
 
     fn shared_bytes_of(&self, direction: Direction) -> u32 {
@@ -109,12 +102,21 @@ impl Engine {
         }
     }
 
-    fn launch(&self, kernel: &Kernel, launch: &Launch, stream: &Stream) -> Result<()> {
+    fn launch(&self, launch: Launch, halves: Halves, stream: &Stream) -> Result<()> {
+        let kernel = match launch.direction {
+            Direction::Dispatch => &self.kernels.dispatch,
+            Direction::Combine => &self.kernels.combine,
+        };
+        self.launch_by(kernel, Launch { args: launch.args.with(halves as u32), ..launch }, stream)
+    }
+
+    fn launch_by(&self, kernel: &Kernel, launch: Launch, stream: &Stream) -> Result<()> {
         let config = LaunchConfig { shared_bytes: self.shared_bytes_of(launch.direction), ..self.config };
+        let args = keeping_if_captured(launch.args, &launch.tables, stream)?;
         self.order.put(stream, || {
             // SAFETY: these are the kernel's parameters; all its blocks fit on the device beside other calls; buffers are kept by
             // the arguments, and for other memory the caller of `Memory::from_raw` answers.
-            unsafe { kernel.launch(stream, config, &launch.args) }.map_err(Error::from)
+            unsafe { kernel.launch(stream, config, &args) }.map_err(Error::from)
         })
     }
 }
@@ -132,42 +134,38 @@ impl Experts {
     }
 
     /// Puts a call by a kernel of the program into a stream.
-    pub(crate) fn put_by(&self, kernel: &Kernel, launch: &Launch, stream: &Stream) -> Result<()> {
+    pub(crate) fn put_by(&self, kernel: &Kernel, launch: Launch, stream: &Stream) -> Result<()> {
         let engine = &*self.engine;
+        let (threads, blocks) = (engine.kernels.threads, u64::from(self.handle.max_blocks));
         let shared_bytes = engine.shared_bytes_of(launch.direction);
-        let fit = kernel.max_resident_blocks(engine.threads, shared_bytes)? / u64::from(engine.calls_at_once);
-        let blocks = self.handle.max_blocks;
-        if fit < blocks.into() {
+        let fit = kernel.max_resident_blocks(threads, shared_bytes)? / u64::from(engine.calls_at_once);
+        if fit < blocks {
             return Err(Error::InvalidArgument(format!(
-                "kernel {} has room for {fit} blocks of {} threads beside other calls, and the experts are set up for {blocks}: give \
-                 it __launch_bounds__({}), or the set-up max_blocks({fit})",
+                "kernel {} has room for {fit} blocks of {threads} threads beside other calls, and calls of these experts have \
+                 {blocks}: give it __launch_bounds__({threads}), or the set-up a smaller max_blocks()",
                 kernel.name(),
-                engine.threads,
-                engine.threads
             )));
         }
-        engine.launch(kernel, launch, stream)
+        engine.launch_by(kernel, launch, stream)
     }
 
-    pub(crate) fn put(&self, launch: &Launch, stream: &Stream) -> Result<()> {
-        self.engine.launch(&self.engine.halves(launch.direction).both, launch, stream)
+    pub(crate) fn put(&self, launch: Launch, stream: &Stream) -> Result<()> {
+        self.engine.launch(launch, Halves::Both, stream)
     }
 
     pub(crate) fn put_send(&self, launch: Launch, stream: &Stream) -> Result<Receive> {
-        self.engine.launch(&self.engine.halves(launch.direction).send, &launch, stream)?;
-        self.engine.receives_next(&launch).store(true, Ordering::Relaxed);
+        self.engine.launch(launch.clone(), Halves::Sends, stream)?;
+        self.engine.receives_next(launch.micro_batch, launch.direction).store(true, Ordering::Relaxed);
         Ok(Receive { engine: self.engine.clone(), launch })
     }
 
     pub(crate) fn args<'a>(
         &self,
         own: KernelArgs,
-        tables: &Arc<DeviceBuffer>,
         memories: impl IntoIterator<Item = &'a Memory>,
     ) -> KernelArgs {
         let buffers = memories.into_iter().filter_map(|memory| memory.buffer.as_ref());
-        // The pool sees by the reference that the tables are in use.
-        own.with_owner(self.engine.owner.clone()).keeping(tables.clone()).keeping_each(buffers)
+        own.with_owner(self.engine.owner.clone()).keeping_each(buffers)
     }
 
     pub(crate) fn launch_of<'a>(
@@ -176,10 +174,10 @@ impl Experts {
         micro_batch: usize,
         own: KernelArgs,
         call: impl KernelParam,
-        tables: &Arc<DeviceBuffer>,
+        tables: &Arc<Tables>,
         memories: impl IntoIterator<Item = &'a Memory>,
     ) -> Launch {
-        let args = self.args(own, tables, memories).with(self.handle).with(call);
-        Launch { direction, micro_batch, args }
+        let args = self.args(own, memories).keeping_each([&tables.buffer]).with(self.handle).with(call);
+        Launch { direction, micro_batch, args, tables: tables.clone() }
     }
 }

@@ -13,33 +13,45 @@ use crate::{
     handle::{EpCounts, EpHandle},
 };
 
-/// The tables of routings, of which some are in use.
-#[derive(Debug, Default)]
-pub(crate) struct Pool(Mutex<Vec<Arc<DeviceBuffer>>>);
+/// Memory for the tables of routings that nobody uses.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pool(Arc<Mutex<Vec<DeviceBuffer>>>);
 
 /// How many tables that nobody uses are kept.
-const KEPT: usize = 4;
+const KEPT: usize = 16;
 
 impl Pool {
-    /// Tables that nobody else has: no routing, launch or graph.
-    pub(crate) fn take(&self, gpu: &Gpu, bytes: u64) -> Result<Arc<DeviceBuffer>> {
-        let mut tables = self.0.lock();
-        if let Some(free) = tables.iter().find(|tables| Arc::strong_count(tables) == 1) {
-            return Ok(free.clone());
+    /// Tables for a dispatch. They come back when no routing and no graph has them. The calls that were given them may still be under
+    /// way then: the dispatch that gets them next comes behind these on the device, as all calls of the same experts follow each other.
+    pub(crate) fn take(&self, gpu: &Gpu, bytes: u64) -> Result<Arc<Tables>> {
+        let free = self.0.lock().pop();
+        let buffer = free.map_or_else(|| gpu.allocate(bytes), Ok)?;
+        Ok(Arc::new(Tables { buffer, pool: self.clone() }))
+    }
+}
+
+/// The tables of one routing.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) buffer: DeviceBuffer,
+    pool: Pool,
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        let mut free = self.pool.0.lock();
+        if free.len() < KEPT {
+            free.push(self.buffer.clone());
         }
-        let new = Arc::new(gpu.allocate(bytes)?);
-        if tables.len() < KEPT {
-            tables.push(new.clone());
-        }
-        Ok(new)
     }
 }
 
 /// The routing of a dispatch: which row of which rank each token has, and what came. It does not age: any number of later calls
-/// of the same experts may use it.
+/// of the same experts may use it. Kernels that read what it has in device memory run in the stream of the next dispatch, or are complete
+/// before the routing is dropped.
 #[derive(Debug)]
 pub struct Routed {
-    pub(crate) tables: Arc<DeviceBuffer>,
+    pub(crate) tables: Arc<Tables>,
     pub(crate) tokens: usize,
     pub(crate) layout: Layout,
     pub(crate) micro_batch: usize,
@@ -126,21 +138,21 @@ impl Routed {
     /// [`Error::Below`] if the device does not answer.
     pub fn rows_of_experts(&self) -> Result<Vec<u32>> {
         let mut rows = vec![0; self.handle.local as usize];
-        self.tables.read_params(size_of::<EpCounts>() as u64, &mut rows)?;
+        self.tables.buffer.read_params(size_of::<EpCounts>() as u64, &mut rows)?;
         Ok(rows)
     }
 
     /// The address of the counts of [`Self::rows_of_experts`], as 32-bit numbers in device memory.
     #[must_use]
     pub fn rows_of_experts_on_device(&self) -> DevicePtr {
-        self.tables.ptr().add(size_of::<EpCounts>() as u64)
+        self.tables.buffer.ptr().add(size_of::<EpCounts>() as u64)
     }
 
     /// Where the rows of each expert begin in [`Layout::Flat`], and where the last one's end, as 32-bit numbers in device memory:
     /// one more than this rank has experts.
     #[must_use]
     pub fn offsets_on_device(&self) -> DevicePtr {
-        self.tables.ptr().add(self.handle.places.table_offsets)
+        self.tables.buffer.ptr().add(self.handle.places.table_offsets)
     }
 
     /// Returns what came with row `n` of rank `rank`: the token's number there, the local expert of each choice (-1 for those
@@ -160,15 +172,15 @@ impl Routed {
         let at = handle.places.table_received + (rank as u64 * u64::from(handle.capacity) + n as u64) * along;
         let choices = handle.top_k as usize;
         let (mut token, mut ids, mut weights) = ([0u32], vec![0i32; choices], vec![0f32; choices]);
-        self.tables.read_params(at, &mut token)?;
-        self.tables.read_params(at + 4, &mut ids)?;
-        self.tables.read_params(at + 4 + 4 * choices as u64, &mut weights)?;
+        self.tables.buffer.read_params(at, &mut token)?;
+        self.tables.buffer.read_params(at + 4, &mut ids)?;
+        self.tables.buffer.read_params(at + 4 + 4 * choices as u64, &mut weights)?;
         Ok((token[0], ids, weights))
     }
 
     fn counts(&self) -> Result<EpCounts> {
         let mut counts = [EpCounts::default()];
-        self.tables.read_params(0, &mut counts)?;
+        self.tables.buffer.read_params(0, &mut counts)?;
         Ok(counts[0])
     }
 }

@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error, Result,
     handle::{
-        EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PROBLEMS,
-        Places, SEGMENTS,
+        BYTES_OF_LINES, EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K,
+        PARTS, PROBLEMS, Places, SEGMENTS, VECTORS_OF_LINES,
     },
     payload::{Payload, Quantisation},
 };
@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) map: Option<Vec<usize>>,
     pub(crate) micro_batches: u64,
     pub(crate) exact: bool,
+    /// The largest capacity for which rows travel as packets.
+    pub(crate) packets_up_to: u64,
     /// How long calls wait for a rank before they go on without it, in nanoseconds; 0 for ever.
     pub(crate) patience: u64,
     pub(crate) max_blocks: u64,
@@ -192,9 +194,12 @@ impl Layout {
         let (experts, top_k, capacity) = (*experts, *top_k, *capacity);
         let (n, most_local) = (ranks as u64, settings.most_local(ranks));
         let local = settings.ranks_of_experts(ranks).iter().filter(|of| **of == rank).count();
+        let by_packets = capacity <= settings.packets_up_to;
 
         let along = 4 + 12 * top_k;
         let result_bytes = payload.hidden * payload.number_type.size();
+        let result_stride =
+            if by_packets { bytes_of_packets(result_bytes) } else { result_bytes.next_multiple_of(16) };
         let mut handle = EpHandle {
             scratch: [DevicePtr::NULL; MAX_RANKS],
             status: [DevicePtr::NULL; MAX_RANKS],
@@ -214,23 +219,31 @@ impl Layout {
             quantisation: 0,
             source_type: payload.number_type.reduce_type(),
             result_bytes: result_bytes as u32,
-            result_stride: result_bytes.next_multiple_of(16) as u32,
+            result_stride: result_stride as u32,
             patience: settings.patience,
             segment_bytes: [0; SEGMENTS],
             segment_stride: [0; SEGMENTS],
+            packet_stride: [0; PARTS],
             places: Places::default(),
         };
         let mut room = Room::default();
         handle.places.lines = room.take(2 * LINE_KINDS * MAX_RANKS as u64 * LINE);
-        handle.places.headers = room.take(n * (most_local + 2) * PACKET);
-        handle.places.routes = room.take(n * capacity * along.div_ceil(8) * PACKET);
-        set_payload(&mut handle, payload, along, n * capacity, &mut room);
+        let tensors = room.0;
+        let end = set_rows(&mut handle, payload, along, n * capacity, tensors);
+        room.0 = end;
+        let once = room.0;
+        if by_packets {
+            room.0 = set_packets(&mut handle, payload, n * capacity, once);
+        }
         let places = &mut handle.places;
-        places.results = room.take(n * capacity * result_bytes.next_multiple_of(16));
+        places.results = room.take(n * capacity * result_stride);
         let choices = if *exact { top_k } else { 0 };
-        places.choice_results = room.take(choices * capacity * result_bytes.next_multiple_of(16));
+        places.choice_results = room.take(choices * capacity * result_stride);
+        places.headers = room.take(n * (most_local + 2) * PACKET);
+        places.routes = room.take(n * capacity * along.div_ceil(8) * PACKET);
         places.weight_packets = room.take(n * capacity * top_k.div_ceil(2) * PACKET);
-        places.micro_batch_bytes = room.0;
+        places.other_bytes = if by_packets { room.0 - once } else { 0 };
+        places.micro_batch_bytes = room.0 + places.other_bytes;
 
         let mut tables = Room::default();
         tables.take(size_of::<EpCounts>() as u64 + 4 * local as u64);
@@ -239,13 +252,19 @@ impl Layout {
         places.table_choices = tables.take(4 * capacity * top_k);
         places.table_weights = tables.take(4 * capacity * top_k);
         places.table_received = tables.take(n * capacity * along.next_multiple_of(16));
-        Self { handle, scratch_bytes: micro_batches * room.0, table_bytes: tables.0 }
+        let scratch_bytes = micro_batches * places.micro_batch_bytes;
+        Self { handle, scratch_bytes, table_bytes: tables.0 }
     }
 }
 
-/// Notes in a handle which tensors travel, with memory for `rows` rows of each. Behind the tensors of a row are `along` bytes
-/// that the library sends along.
-fn set_payload(handle: &mut EpHandle, payload: &Payload, along: u64, rows: u64, room: &mut Room) {
+/// The size of a row of so many bytes as packets: `EpRowPackets`.
+fn bytes_of_packets(row: u64) -> u64 {
+    row.div_ceil(16 * VECTORS_OF_LINES) * BYTES_OF_LINES
+}
+
+/// Notes in a handle which tensors travel, with memory for `rows` rows of each from `begin` on. Returns where it ends. Behind the
+/// tensors of a row are `along` bytes that the library sends along.
+fn set_rows(handle: &mut EpHandle, payload: &Payload, along: u64, rows: u64, begin: u64) -> u64 {
     let tensors = payload.travelling();
     handle.parts = tensors.len() as u32;
     handle.quantisation = quantisation_of(payload.quantisation);
@@ -254,25 +273,53 @@ fn set_payload(handle: &mut EpHandle, payload: &Payload, along: u64, rows: u64, 
         handle.segment_bytes[i] = bytes as u32;
         handle.segment_stride[i] = bytes.next_multiple_of(16) as u32;
     }
+    let mut room = Room(begin);
     for (at, bytes) in handle.places.segments.iter_mut().zip(&tensors) {
         *at = room.take(rows * bytes.next_multiple_of(16));
     }
+    room.0
+}
+
+/// Notes in a handle where the same rows are as packets. Returns where their memory ends, which begins with that for the scales of
+/// quantised numbers: packets of different forms never have the same memory, whatever the payload.
+fn set_packets(handle: &mut EpHandle, payload: &Payload, rows: u64, begin: u64) -> u64 {
+    let mut room = Room(begin);
+    let scales = payload.hidden.div_ceil(128).div_ceil(2) * PACKET;
+    let scales_at = room.take(rows * scales);
+    for (i, bytes) in payload.travelling().into_iter().enumerate() {
+        let is_scales = i == 1 && payload.quantisation.is_some();
+        let stride = if is_scales { scales } else { bytes_of_packets(bytes) };
+        handle.packet_stride[i] = stride as u32;
+        handle.places.packets[i] = if is_scales { scales_at } else { room.take(rows * stride) };
+    }
+    room.0
 }
 
 /// The handle with another payload, whose rows lie in the memory of those of the set-up.
 pub(crate) fn with_payload(handle: &EpHandle, payload: &Payload) -> Result<EpHandle> {
     let mut other = *handle;
-    let (begin, end) = (handle.places.segments[0], handle.places.results);
     let along = handle.segment_bytes[handle.parts as usize].into();
     let rows = u64::from(handle.ranks) * u64::from(handle.capacity);
-    let mut room = Room(begin);
-    set_payload(&mut other, payload, along, rows, &mut room);
-    if room.0 > end {
-        return Err(Error::InvalidArgument(format!(
-            "a payload whose rows need {} bytes of memory; those of the set-up have {}",
-            room.0 - begin,
-            end - begin
-        )));
+    let first = handle.places.segments[0];
+    let by_packets = handle.places.other_bytes != 0;
+    // Behind the rows are the results, or the same rows as packets and then the results.
+    let once = if by_packets {
+        handle.places.micro_batch_bytes - 2 * handle.places.other_bytes
+    } else {
+        handle.places.results
+    };
+    let mut needs = vec![(set_rows(&mut other, payload, along, rows, first), first, once)];
+    if by_packets {
+        needs.push((set_packets(&mut other, payload, rows, once), once, handle.places.results));
+    }
+    for (end, begin, most) in needs {
+        if end > most {
+            return Err(Error::InvalidArgument(format!(
+                "a payload whose rows need {} bytes of memory; those of the set-up have {}",
+                end - begin,
+                most - begin
+            )));
+        }
     }
     Ok(other)
 }

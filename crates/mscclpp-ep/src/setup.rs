@@ -6,6 +6,7 @@ use mscclpp::{Communicator, Gpu, KernelSource, Platform};
 
 use crate::{
     Experts, NumberType, Quantisation, Result,
+    handle::{TOKENS_AT_ONCE, TOKENS_AT_ONCE_OF_SIM},
     payload::Payload,
     scratch::{Layout, Settings},
 };
@@ -24,6 +25,7 @@ pub struct ExpertsBuilder {
     pub(crate) timeout: Option<Duration>,
     pub(crate) settings: Settings,
     pub(crate) kernels: KernelSource<'static>,
+    pub(crate) kernels_by_packets: KernelSource<'static>,
 }
 
 impl ExpertsBuilder {
@@ -37,6 +39,12 @@ impl ExpertsBuilder {
             map: None,
             micro_batches: 1,
             exact: false,
+            // Packets of a whole line have not been tried on GPUs of AMD.
+            packets_up_to: match gpu.platform() {
+                Platform::Cuda => TOKENS_AT_ONCE,
+                Platform::Sim => TOKENS_AT_ONCE_OF_SIM,
+                _ => 0,
+            },
             patience: 0,
             max_blocks: if simulated { 2 } else { 64 },
             calls_at_once: 2,
@@ -49,6 +57,7 @@ impl ExpertsBuilder {
             timeout: None,
             settings,
             kernels: mscclpp_kernels::EXPERTS,
+            kernels_by_packets: mscclpp_kernels::EXPERTS_BY_PACKETS,
         }
     }
 
@@ -103,7 +112,8 @@ impl ExpertsBuilder {
         self
     }
 
-    /// C, the most tokens of a rank in a call.
+    /// C, the most tokens of a rank in a call. Calls of experts with a capacity of up to 128 are faster, for as many tokens, than
+    /// those of a larger one.
     pub fn capacity(mut self, tokens: usize) -> Self {
         self.settings.capacity = tokens as u64;
         self
@@ -167,7 +177,7 @@ impl ExpertsBuilder {
     /// Other kernels in place of the library's, for tests.
     #[doc(hidden)]
     pub fn kernels(mut self, source: KernelSource<'static>) -> Self {
-        self.kernels = source;
+        (self.kernels, self.kernels_by_packets) = (source, source);
         self
     }
 

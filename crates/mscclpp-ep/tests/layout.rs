@@ -7,8 +7,8 @@ mod handle;
 use std::mem::offset_of;
 
 use handle::{
-    EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES, MARK_WORDS,
-    MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, SEGMENTS,
+    BYTES_OF_LINES, EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES,
+    MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, SEGMENTS, TOKENS_AT_ONCE, VECTORS_OF_LINES,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -33,9 +33,10 @@ fn facts() -> Vec<Fact> {
         "capacity" capacity, "local" local, "mostLocal" most_local, "parts" parts, "patience" patience,
         "hidden" hidden, "quantisation" quantisation, "sourceType" source_type, "resultBytes" result_bytes,
         "resultStride" result_stride, "segmentBytes" segment_bytes, "segmentStride" segment_stride,
-        "segments" places.segments, "lines" places.lines,
+        "packetStride" packet_stride, "segments" places.segments, "packets" places.packets, "lines" places.lines,
         "headers" places.headers, "routes" places.routes, "results" places.results,
         "choiceResults" places.choice_results, "weightPackets" places.weight_packets, "microBatchBytes" places.micro_batch_bytes,
+        "otherBytes" places.other_bytes,
         "tableOffsets" places.table_offsets, "tableRows" places.table_rows, "tableChoices" places.table_choices,
         "tableWeights" places.table_weights, "tableReceived" places.table_received);
     offsets!(EpCounts, "EpCounts": "epoch" epoch, "tokens" tokens, "layout" layout, "sent" sent, "received" received,
@@ -51,6 +52,9 @@ fn facts() -> Vec<Fact> {
         fact("segments", "mscclpp::EpMaxSegments", SEGMENTS),
         fact("choices", "mscclpp::EpMaxTopK", MAX_TOP_K as usize),
         fact("line", "mscclpp::EpLine", LINE as usize),
+        fact("bytes of lines", "mscclpp::EpBytesOfLines", BYTES_OF_LINES as usize),
+        fact("vectors of lines", "mscclpp::EpVectorsOfLines", VECTORS_OF_LINES as usize),
+        fact("tokens at once", "mscclpp::EpTokensAtOnce", TOKENS_AT_ONCE as usize),
         fact("words of marks", "mscclpp::EpMarkWords", MARK_WORDS as usize),
         fact("kinds of lines", "mscclpp::EpLineKinds", LINE_KINDS as usize),
         fact("choices that were lost", "mscclpp::EpLostChoices", LOST_CHOICES as usize),

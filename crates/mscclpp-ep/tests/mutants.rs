@@ -60,11 +60,11 @@ const MUTANTS: &[Mutant] = &[
         "detail::store<MemoryOrder::Release, MemoryScope::System>(line(thread, ep.rank, EpFreed",
         "detail::store<MemoryOrder::Relaxed, MemoryScope::System>(line(thread, ep.rank, EpFreed"] },
     Mutant { name: "rows_of_the_layout_rank_are_freed_at_once", change: [
-        "if (call.layout == EpLayoutRank) {\n      b.countForLast();", "if (false) {\n      b.countForLast();"] },
+        "if (call.layout == EpLayoutRank) {\n        // X3.", "if (false) {\n        // X3."] },
     Mutant { name: "the_marks_are_not_all_0_before_a_block_adds_its_own", change: [
-        "marks()[i] = 0;\n    blockSync();", "marks()[i] = 0;"] },
+        "if (!areZero) blockSync();", ""] },
     Mutant { name: "marks_are_read_before_they_are_there", change: [
-        "addMark(ep.nExperts + rankOf(of), t);\n    }\n    blockSync();", "addMark(ep.nExperts + rankOf(of), t);\n    }"] },
+        "addMark(ep.nExperts + ranks[u], t);\n      }\n    }\n    blockSync();", "addMark(ep.nExperts + ranks[u], t);\n      }\n    }"] },
     Mutant { name: "marks_are_made_anew_before_they_were_counted", change: [
         "counts[of] += marked(of, EpTokensAtOnce);\n    blockSync();", "counts[of] += marked(of, EpTokensAtOnce);"] },
     Mutant { name: "the_counts_of_a_block_are_not_released", change: [
@@ -86,6 +86,12 @@ const MUTANTS: &[Mutant] = &[
         "const bool late = call.late != 0", "const bool late = call.weights != nullptr"] },
     Mutant { name: "the_rows_of_earlier_ranks_are_not_counted", change: ["counts[row.r * ep.local + local] + place", "place"] },
     Mutant { name: "a_rank_takes_its_own_weights_of_rows_as_packets", change: ["        if (r == ep.rank) {\n          const uint64_t at", "        if (false) {\n          const uint64_t at"] },
+    Mutant { name: "a_call_by_packets_ends_before_all_ranks_have_begun_it", change: [
+        "return thread >= ep.ranks || waitForWord(line(ep.rank, thread, EpBegun, direction), epoch, thread);", "return true;"] },
+    Mutant { name: "packets_of_all_calls_have_one_memory", change: ["(epoch & 1) * ep.otherBytes", "0"] },
+    Mutant { name: "lines_of_all_calls_have_one_flag", change: ["packets(b.epoch), flag(b.epoch), lane(b.lane)", "packets(b.epoch), flag(1), lane(b.lane)"] },
+    Mutant { name: "a_line_is_taken_without_its_packet", change: [" && packets.isThere(seen.packets[v])", ""] },
+    Mutant { name: "a_line_is_taken_without_its_flag", change: ["seen.vectors[v].high == flag && ", ""] },
     Mutant { name: "the_first_half_counts_the_call", change: ["if (halves == EpSends) return;", ""] },
     Mutant { name: "an_epoch_is_counted_by_the_first_block_alone", change: ["if (thread == 0) store8(epochs(direction) + block, epoch);", "if (thread == 0 && block == 0) store8(epochs(direction) + block, epoch);"] },
 ];
@@ -96,6 +102,7 @@ fn flat() -> String {
         "ep_call_device.hpp",
         "ep_wait_device.hpp",
         "ep_block_device.hpp",
+        "ep_packets_device.hpp",
         "ep_combine_device.hpp",
         "ep_dispatch_block_device.hpp",
         "ep_send_device.hpp",
@@ -106,7 +113,9 @@ fn flat() -> String {
         let name = format!("mscclpp/{name}");
         mscclpp_kernels::HEADERS.iter().find(|(of, _)| **of == name).expect("a header").1
     });
-    let lines = texts.into_iter().chain([mscclpp_kernels::EXPERTS.cuda()]).flat_map(str::lines);
+    let kernels =
+        [mscclpp_kernels::EXPERTS, mscclpp_kernels::EXPERTS_BY_PACKETS].map(|kernels| kernels.cuda());
+    let lines = texts.into_iter().chain(kernels).flat_map(str::lines);
     lines.filter(|line| !line.contains("#include \"mscclpp/ep_")).flat_map(|line| [line, "\n"]).collect()
 }
 
@@ -114,7 +123,7 @@ fn flat() -> String {
 fn calls(kernels: KernelSource<'static>, random: &mut Random) {
     let (mut model, options) = loop {
         let (model, options) = any(random);
-        if model.ranks > 1 && model.capacity > 4 {
+        if model.ranks > 1 {
             break (model, options);
         }
     };

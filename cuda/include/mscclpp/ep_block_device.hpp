@@ -98,6 +98,8 @@ struct EpHeads {
 struct EpBlock {
   const EpHandle& ep;
   uint32_t microBatch, direction, block, blocks, thread, threads, lane;
+  // The number of the block among those that do the same part of the call, and how many these are: all, but for `split`.
+  uint32_t number, numbers;
   uint64_t epoch;
 
   MSCCLPP_DEVICE_INLINE EpBlock(const EpHandle& ep, uint32_t microBatch, uint32_t direction)
@@ -109,29 +111,55 @@ struct EpBlock {
         thread(threadOfBlock()),
         threads(threadsOfBlock()),
         lane(thread % 32),
+        number(block),
+        numbers(blocks),
         epoch(load8(epochs(direction) + block) + 1) {}
 
-  // The warps of the block, and those of all blocks. Warps with successive numbers among all belong to different blocks.
+  // Returns which of the EpHalves of a launch this block does. If rows travel as packets, half of the blocks send while the others
+  // receive, so each runs a part of the code, and the times that both take pass together.
+  template <bool ByPackets>
+  MSCCLPP_DEVICE_INLINE uint32_t split(uint32_t halves) {
+    if (!ByPackets || halves != EpBoth || blocks == 1) return halves;
+    const uint32_t senders = blocks / 2;
+    const bool sends = block < senders;
+    number = sends ? block : block - senders;
+    numbers = sends ? senders : blocks - senders;
+    return sends ? EpSends : EpReceives;
+  }
+
+  // The warps of the block, and those of all blocks that do the same. Warps with successive numbers among all belong to different
+  // blocks.
   MSCCLPP_DEVICE_INLINE uint32_t warpOfBlock() const { return thread / 32; }
   MSCCLPP_DEVICE_INLINE uint32_t warpsOfBlock() const { return threads / 32; }
-  MSCCLPP_DEVICE_INLINE uint32_t warp() const { return warpOfBlock() * blocks + block; }
-  MSCCLPP_DEVICE_INLINE uint32_t warps() const { return warpsOfBlock() * blocks; }
-  // The number of the thread among all, and of all.
-  MSCCLPP_DEVICE_INLINE uint32_t threadOfAll() const { return block * threads + thread; }
-  MSCCLPP_DEVICE_INLINE uint32_t threadsOfAll() const { return blocks * threads; }
+  MSCCLPP_DEVICE_INLINE uint32_t warp() const { return warpOfBlock() * numbers + number; }
+  MSCCLPP_DEVICE_INLINE uint32_t warps() const { return warpsOfBlock() * numbers; }
+  // The number of the thread among those of these blocks, and of all.
+  MSCCLPP_DEVICE_INLINE uint32_t threadOfAll() const { return number * threads + thread; }
+  MSCCLPP_DEVICE_INLINE uint32_t threadsOfAll() const { return numbers * threads; }
+  MSCCLPP_DEVICE_INLINE bool isLastByNumber() const { return number + 1 == numbers; }
 
-  // X2. Waits until no peer reads any more what this rank sent to it in the call before, if the launch sends. Returns false if an
-  // earlier call has given up, or this wait. All threads call it, and get the same.
+  // Begins a call. Returns false if an earlier call has given up, or a wait. All threads call it, and get the same.
+  //
+  // If the launch sends, it waits until no peer reads any more what this rank sent to it in the call before: X2. If rows travel as
+  // packets, it waits for nobody, and tells the peers that this rank has begun: X6.
+  template <bool ByPackets>
   MSCCLPP_DEVICE_INLINE bool begin(uint32_t halves) const {
     bool failed = false;
-    if (halves == EpReceives) {
+    if (ByPackets || halves == EpReceives) {
       failed = hasGivenUp();
+      if (ByPackets && halves != EpReceives && block == 0 && thread < ep.ranks) {
+        detail::store<MemoryOrder::Relaxed, MemoryScope::System>(line(thread, ep.rank, EpBegun, direction), epoch);
+      }
     } else if (thread < ep.ranks) {
       const EpWordIsThere isFree{line(ep.rank, thread, EpFreed, direction), epoch - 1};
       const bool free = isFree();
       failed = hasGivenUp() || (!free && !waitFor(thread, isFree));
     }
     return !blockAny(failed);
+  }
+  // X6. Waits until all ranks have begun this call. One block calls it. Returns false, in one thread, if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool haveBegun() const {
+    return thread >= ep.ranks || waitForWord(line(ep.rank, thread, EpBegun, direction), epoch, thread);
   }
 
   MSCCLPP_DEVICE_INLINE uint64_t* epochs(uint32_t of) const {
@@ -146,6 +174,10 @@ struct EpBlock {
   // Returns a place in the scratch of rank `at`.
   MSCCLPP_DEVICE_INLINE uint8_t* place(uint32_t at, uint64_t offset) const {
     return ep.scratch[at] + microBatch * ep.microBatchBytes + offset;
+  }
+  // The same of what is there twice if rows travel as packets: EpHandle::otherBytes.
+  MSCCLPP_DEVICE_INLINE uint8_t* placeOfCall(uint32_t at, uint64_t offset) const {
+    return place(at, offset) + (epoch & 1) * ep.otherBytes;
   }
   // Returns the word of rank `of` in the scratch of rank `at`.
   MSCCLPP_DEVICE_INLINE uint64_t* line(uint32_t at, uint32_t of, uint32_t kind, uint32_t ofDirection) const {
@@ -168,9 +200,19 @@ struct EpBlock {
   }
   // Takes the packet at `at`, from rank `from`.
   MSCCLPP_DEVICE_INLINE bool take(const Ll16Packets& packets, const uint8_t* at, uint64_t& word, uint32_t from) const {
-    const EpTaken taken = epTake(packets, at, ep, from);
-    word = taken.word;
-    return taken.came;
+    Bytes16 packet = Ll16Packets::load(at);
+#pragma unroll 1
+    for (uint32_t looks = 1; !packets.isThere(packet); ++looks) {
+      if (looks == EpLooksBeforeWait) {
+        const EpTaken taken = epTake(packets, at, ep, from);
+        word = taken.word;
+        return taken.came;
+      }
+      betweenPolls();
+      packet = Ll16Packets::load(at);
+    }
+    word = Ll16Packets::wordOf(packet);
+    return true;
   }
 
   // X1. Tells every rank that this block, which is number `of` of the `all` that send, has sent what it sends in a phase. All
@@ -196,9 +238,12 @@ struct EpBlock {
   }
 
   // Adds to the words of `waits` how long this rank waits from now on until the blocks of each rank have sent what they send in
-  // a phase. Returns false if a wait was given up. All threads of one block call it.
+  // a phase; if rows travel as packets, until it has begun the call. Returns false if a wait was given up. All threads of one block
+  // call it.
+  template <bool ByPackets>
   MSCCLPP_DEVICE_INLINE bool addWaits(uint64_t* waits, uint32_t phase) const {
-    return !blockAny(!epAddWaits(ep, line(ep.rank, 0, EpArrived + phase, direction), epoch * ep.maxBlocks, waits));
+    const uint64_t* const words = line(ep.rank, 0, ByPackets ? EpBegun : EpArrived + phase, direction);
+    return !blockAny(!epAddWaits(ep, words, ByPackets ? epoch : epoch * ep.maxBlocks, waits));
   }
 
   // Returns whether all other blocks of the call are here, too, with all their accesses to what came. All threads call it.
@@ -234,7 +279,9 @@ struct EpBlock {
     }
     if (halves == EpSends) return;
     if (thread == 0) store8(epochs(direction) + block, epoch);
-    for (uint32_t i = blocks + threadOfAll(); i < ep.maxBlocks; i += threadsOfAll()) store8(epochs(direction) + i, epoch);
+    for (uint32_t i = blocks + block * threads + thread; i < ep.maxBlocks; i += blocks * threads) {
+      store8(epochs(direction) + i, epoch);
+    }
   }
 
   MSCCLPP_DEVICE_INLINE void report(EpProblem problem, uint32_t what) const {

@@ -15,17 +15,24 @@ enum EpLimits : uint32_t {
   EpMaxTopK = 64,
   // The vectors of 16 bytes that a thread has under way at once.
   EpVectorsAtOnce = 4,
-  // The bytes of a row that a warp moves at once, and those of each term that it sums up at once.
+  // The bytes of a row that a warp moves at once.
   EpPartBytes = 32 * 16 * EpVectorsAtOnce,
-  EpUnitBytes = 32 * 16,
+  // The vectors of a term that a thread sums up at once, and the bytes of a warp. Rows that come as packets are taken by as many.
+  EpVectorsOfUnit = 2,
+  EpUnitBytes = 32 * 16 * EpVectorsOfUnit,
   // The terms of a sum that a thread has under way at once.
-  EpTermsAtOnce = 4,
+  EpTermsAtOnce = 2,
+  // The choices of tokens of which a thread loads the experts at once.
+  EpChoicesAtOnce = 4,
   // The parts in which a combine of many tokens signals the rows that it has sent.
   EpPhases = 8,
   // The warps of a block.
   EpMaxWarps = 32,
-  // The size of the line in which a word lies that another rank writes.
+  // The size of the line in which a word lies that another rank writes, and of the lines of rows that travel as packets.
   EpLine = 128,
+  // The vectors of such a row that lie together, and their bytes: eight lines, and the packet of each.
+  EpVectorsOfLines = 64,
+  EpBytesOfLines = 8 * (EpLine + 16),
 };
 
 // The tokens that a block routes at once, and the words in which each of them has a bit; and how many tokens are many for a
@@ -34,6 +41,14 @@ enum EpLimits : uint32_t {
 enum EpTokens : uint32_t { EpTokensAtOnce = 4, EpMarkWords = 2, EpManyTokens = 6 };
 #else
 enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 512 };
+#endif
+
+// How often a thread looks for packets before it calls a function that waits for them. The look that finds them has their data, and a
+// function also asks whether the wait is to end.
+#if defined(MSCCLPP_DEVICE_SIM)
+enum EpLooks : uint32_t { EpLooksBeforeWait = 2 };
+#else
+enum EpLooks : uint32_t { EpLooksBeforeWait = 64 };
 #endif
 
 // How a rank gets the rows that others send to it.
@@ -62,6 +77,8 @@ enum EpLineKind : uint32_t {
   EpFreed = 0,
   // For each of EpPhases, how many blocks of that rank have sent what they send in it: EpHandle::maxBlocks more in each call.
   EpArrived = 1,
+  // If rows travel as packets, the last call that the rank has begun: see X6.
+  EpBegun = EpArrived,
   EpLineKinds = EpArrived + EpPhases,
 };
 
@@ -117,9 +134,14 @@ struct EpHandle {
   uint64_t patience;
   // The size of each segment, and from one row to the next in the scratch (of the last one: in the tables).
   uint32_t segmentBytes[EpMaxSegments], segmentStride[EpMaxSegments];
-  // Offsets in the part of the scratch that belongs to a micro-batch.
-  uint64_t segments[EpMaxParts];
+  // The size of a row of each tensor as packets.
+  uint32_t packetStride[EpMaxParts];
+  // Offsets in the part of the scratch that belongs to a micro-batch: the rows of each tensor, and the same as packets.
+  uint64_t segments[EpMaxParts], packets[EpMaxParts];
   uint64_t lines, headers, routes, results, choiceResults, weightPackets, microBatchBytes;
+  // 0, or if rows travel as packets, from the memory of calls with even epochs to that of those with odd ones: of everything
+  // but `segments` and `lines`. See X6.
+  uint64_t otherBytes;
   // Offsets in the tables of a routing: see EpCounts.
   uint64_t tableOffsets, tableRows, tableChoices, tableWeights, tableReceived;
 };

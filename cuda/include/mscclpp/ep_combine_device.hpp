@@ -4,19 +4,21 @@
 #ifndef MSCCLPP_EP_COMBINE_DEVICE_HPP_
 #define MSCCLPP_EP_COMBINE_DEVICE_HPP_
 
-#include "mscclpp/ep_block_device.hpp"
+#include "mscclpp/ep_packets_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
 namespace mscclpp {
 namespace detail {
 
-// A term of a sum: its row and weight, and the number of the choice.
+// A term of a sum: its row and weight. On the experts' rank, also the number of the choice; on the token's rank, the rank whose
+// packets the row is, if it has not come by stores.
 struct EpTerm {
   const uint8_t* row;
   float weight;
-  uint32_t choice;
+  uint32_t of;
 };
+constexpr uint32_t EpOfNobody = ~0u;
 
 // The terms that a warp sums up, in shared memory.
 struct EpTerms {
@@ -31,7 +33,7 @@ struct EpSumsAsTheyAre {
 };
 
 // A combine, as one block does it.
-template <uint32_t Type, class Sums = EpSumsAsTheyAre>
+template <uint32_t Type, bool ByPackets, class Sums = EpSumsAsTheyAre>
 struct EpCombiner {
   using N = Number<Type>;
   // The numbers in a word of 8 bytes.
@@ -39,7 +41,7 @@ struct EpCombiner {
 
   const EpHandle& ep;
   const EpCombine& call;
-  const EpBlock b;
+  EpBlock b;
   EpTerms& terms;
   // For each rank, how many rows go back to it, and how many tokens it has.
   EpHeads& heads;
@@ -59,34 +61,39 @@ struct EpCombiner {
         finished(finished) {}
 
   // Does the combine, or one of its EpHalves.
-  template <uint32_t Halves>
-  MSCCLPP_DEVICE_INLINE void run() const {
+  MSCCLPP_DEVICE_INLINE void run(uint32_t halves) {
     if (b.thread < ep.ranks) {
       heads.rows[b.thread] = load4(tables->received + b.thread);
       heads.tokens[b.thread] = load4(tables->theirs + b.thread);
     }
-    if (!b.begin(Halves)) return;
+    const uint32_t own = b.template split<ByPackets>(halves);
+    if (!b.template begin<ByPackets>(halves)) return;
     // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
     // the tokens of all.
     bool many = false;
     for (uint32_t r = 0; r < ep.ranks; ++r) many = many || isMany(heads.tokens[r]);
-    const uint32_t senders = Halves == EpBoth && many && b.blocks > 1 ? b.blocks / 2 : b.blocks;
+    const uint32_t senders = halves == EpBoth && many && b.blocks > 1 ? b.blocks / 2 : b.numbers;
     bool failed = false;
-    if constexpr ((Halves & EpSends) != 0) {
+    if ((own & EpSends) != 0) {
       // One hop before everything else, if the experts' ranks have not the weights. It is not known here which of them need
       // them.
       if (call.late != 0 && call.exact == 0) sendWeights();
-      failed = blockAny(b.block < senders && !send(senders, many ? EpPhases : 1));
+      failed = blockAny(b.number < senders && !send(senders, many ? EpPhases : 1));
     }
-    if constexpr ((Halves & EpReceives) != 0) {
-      failed = blockAny(failed || !sum(senders));
-      // X2, X3. All blocks have read what came, and what the experts made of the rows of dispatch.
-      if (!failed && b.isLast()) {
-        b.free(EpCombining, b.epoch);
-        freeDispatch(b, call.tables);
+    if ((own & EpReceives) != 0) {
+      failed = failed || !sum(senders);
+      if constexpr (ByPackets) {
+        failed = failed || (b.isLastByNumber() && !b.haveBegun());
+      } else {
+        failed = blockAny(failed);
+        // X2, X3. All blocks have read what came, and what the experts made of the rows of dispatch.
+        if (!failed && b.isLast()) {
+          b.free(EpCombining, b.epoch);
+          freeDispatch(b, call.tables);
+        }
       }
     }
-    b.end(Halves, failed);
+    b.end(halves, failed);
   }
 
   // X3. Frees the rows of a dispatch in the layout EpLayoutRank, if no other has begun since. All threads of one block call it.
@@ -96,7 +103,7 @@ struct EpCombiner {
     if (load4(&counts->layout) == EpLayoutRank && epoch == load8(b.epochs(EpDispatching))) b.free(EpDispatching, epoch);
   }
 
-  MSCCLPP_DEVICE_INLINE static bool isMany(uint32_t tokens) { return tokens >= EpManyTokens; }
+  MSCCLPP_DEVICE_INLINE static bool isMany(uint32_t tokens) { return !ByPackets && tokens >= EpManyTokens; }
   // How many of `rows` rows, which are a rank's for one of so many tokens, are sent before each signal.
   MSCCLPP_DEVICE_INLINE uint32_t rowsOfPhase(uint32_t rows, uint32_t tokens) const {
     return isMany(tokens) ? (rows + EpPhases - 1) / EpPhases : rows;
@@ -117,7 +124,7 @@ struct EpCombiner {
   // ---- the experts' rank
 
   MSCCLPP_DEVICE_INLINE bool send(uint32_t senders, uint32_t phases) const {
-    const uint32_t warps = b.warpsOfBlock() * senders, warp = b.warpOfBlock() * senders + b.block;
+    const uint32_t warps = b.warpsOfBlock() * senders, warp = b.warpOfBlock() * senders + b.number;
     const bool sums = call.exact == 0 && call.oneRow == 0;
     // The most rows of a rank in a phase.
     uint32_t rows = 0;
@@ -138,17 +145,19 @@ struct EpCombiner {
         const uint32_t some = rowsOfPhase(heads.rows[owner], tokens), row = phase * some + n;
         if (n < some && row < heads.rows[owner]) failed = !sendRow(owner, row, u - turn * subs, subs);
       }
-      if (blockAny(failed)) return false;
-      b.signal(b.block, senders, phase);
+      if constexpr (!ByPackets) {
+        if (blockAny(failed)) return false;
+        b.signal(b.block, senders, phase);
+      }
     }
-    b.skip(b.block, senders, phases, EpPhases);
-    return true;
+    if constexpr (!ByPackets) b.skip(b.block, senders, phases, EpPhases);
+    return !failed;
   }
 
   // Word i has the weights of choices 2 i and 2 i + 1. They go to the experts' ranks, or with EpCombine::rowWeights back.
   MSCCLPP_DEVICE_INLINE uint8_t* weightPacket(uint32_t at, uint32_t owner, uint32_t row, uint32_t i) const {
     const uint64_t packet = (static_cast<uint64_t>(owner) * ep.capacity + row) * ((ep.topK + 1) / 2) + i;
-    return b.place(at, ep.weightPackets + packet * 16);
+    return b.placeOfCall(at, ep.weightPackets + packet * 16);
   }
   MSCCLPP_DEVICE_INLINE void sendWeights() const {
     const uint32_t each = (ep.topK + 1) / 2;
@@ -217,15 +226,23 @@ struct EpCombiner {
       const uint64_t choices = static_cast<uint64_t>(load4(receivedRow(owner, row))) * ep.topK;
 #pragma unroll 1
       for (uint32_t j = 0; j < terms.count; ++j) {
-        sendWhole(choiceRow(owner, choices + terms.of[j].choice), terms.of[j].row, sub, subs);
+        sendWhole(choiceRow(owner, choices + terms.of[j].of), terms.of[j].row, sub, subs);
       }
       return true;
     }
 #pragma unroll 1
     for (uint32_t unit = sub; unit < units(); unit += subs) {
-      float sums[2][Count] = {};
-      addTerms(sums, unit);
-      putVector(place, ep.resultBytes, unit * 32 + b.lane, Bytes16{narrowed(sums[0]), narrowed(sums[1])});
+      UnitSums sums = {};
+      addTerms<false>(sums, unit);
+      Bytes16 sent[EpVectorsOfUnit];
+#pragma unroll
+      for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) sent[v] = Bytes16{narrowed(sums[v][0]), narrowed(sums[v][1])};
+      if constexpr (ByPackets) {
+        EpRowPackets(b).put(place, ep.resultBytes, vectorAt(unit, 0), sent);
+      } else {
+#pragma unroll
+        for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) putVector(place, ep.resultBytes, vectorAt(unit, v), sent[v]);
+      }
     }
     return true;
   }
@@ -261,7 +278,11 @@ struct EpCombiner {
     for (uint32_t part = sub; part < parts(); part += subs) {
       EpPart sent = {};
       if (row != nullptr) sent = loadPart(row, ep.resultBytes, part, b.lane);
-      putPart(place, ep.resultBytes, part, b.lane, sent);
+      if constexpr (ByPackets) {
+        EpRowPackets(b).put(place, ep.resultBytes, part * (EpPartBytes / 16) + b.lane, sent.of);
+      } else {
+        putPart(place, ep.resultBytes, part, b.lane, sent);
+      }
     }
   }
 
@@ -278,46 +299,113 @@ struct EpCombiner {
     return word;
   }
 
-  // Adds a unit of the terms of the warp, of which a thread has a vector. EpTermsAtOnce terms are under way at once.
-  MSCCLPP_DEVICE_INLINE void addTerms(float (&sums)[2][Count], uint32_t unit) const {
-    const uint32_t n = terms.count, bytes = ep.resultBytes, at = unit * 32 + b.lane, i = at * 16 < bytes ? at : 0;
+  // The sums of the numbers of a unit that a thread has: EpVectorsOfUnit vectors, of two words each.
+  using UnitSums = float[EpVectorsOfUnit][2][Count];
+  // The number of vector v of those that the thread has of a unit.
+  MSCCLPP_DEVICE_INLINE uint32_t vectorAt(uint32_t unit, uint32_t v) const { return (unit * EpVectorsOfUnit + v) * 32 + b.lane; }
+
+  // Adds a unit of the terms of the warp. EpTermsAtOnce terms are under way at once. If they are `Taken` out of what comes as packets,
+  // it waits for them, and returns false in all threads of the warp if a wait was given up.
+  template <bool Taken>
+  MSCCLPP_DEVICE_INLINE bool addTerms(UnitSums& sums, uint32_t unit) const {
+    const uint32_t n = terms.count;
 #pragma unroll 1
     for (uint32_t j = 0; j < n; j += EpTermsAtOnce) {
-      Bytes16 came[EpTermsAtOnce];
-      // In the place of terms that there are not, it loads one that there is.
+      Bytes16 came[EpTermsAtOnce][EpVectorsOfUnit];
+      if constexpr (Taken) {
+        if (!takeTerms(j, n, unit, came)) return false;
+      } else {
 #pragma unroll
-      for (uint32_t u = 0; u < EpTermsAtOnce; ++u) came[u] = vectorOf(terms.of[j + u < n ? j + u : j].row, bytes, i);
+        for (uint32_t u = 0; u < EpTermsAtOnce; ++u) loadTerm(termAt(j, u, n), unit, came[u]);
+      }
 #pragma unroll
       for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
         if (j + u >= n) break;
         const float weight = terms.of[j + u].weight;
-        addTo(sums[0], weight, came[u].low);
-        addTo(sums[1], weight, came[u].high);
+#pragma unroll
+        for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) {
+          addTo(sums[v][0], weight, came[u][v].low);
+          addTo(sums[v][1], weight, came[u][v].high);
+        }
       }
     }
+    return true;
+  }
+  // Term j + u of n; in the place of one that there is not, one that there is.
+  MSCCLPP_DEVICE_INLINE const EpTerm& termAt(uint32_t j, uint32_t u, uint32_t n) const { return terms.of[j + u < n ? j + u : j]; }
+  // Loads a unit of a term that is here. Behind its end it loads its beginning.
+  MSCCLPP_DEVICE_INLINE void loadTerm(const EpTerm& term, uint32_t unit, Bytes16 (&came)[EpVectorsOfUnit]) const {
+#pragma unroll
+    for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) {
+      const uint32_t i = vectorAt(unit, v);
+      came[v] = vectorOf(term.row, ep.resultBytes, i * 16 < ep.resultBytes ? i : 0);
+    }
+  }
+  // Takes a unit of the terms from j on, which come as packets, or are here. Returns false, in all threads of the warp, if a wait was
+  // given up.
+  MSCCLPP_DEVICE_INLINE bool takeTerms(uint32_t j, uint32_t n, uint32_t unit,
+                                       Bytes16 (&came)[EpTermsAtOnce][EpVectorsOfUnit]) const {
+    const EpRowPackets lines(b);
+    const uint32_t first = vectorAt(unit, 0);
+    EpRowPackets::Looks<EpVectorsOfUnit> seen[EpTermsAtOnce];
+    const auto look = [&] {
+      bool missing = false;
+      warpSync();
+#pragma unroll
+      for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
+        const EpTerm& term = termAt(j, u, n);
+        if (term.of != EpOfNobody) {
+          lines.look(term.row, ep.resultBytes, first, seen[u]);
+        } else {
+          loadTerm(term, unit, seen[u].vectors);
+        }
+      }
+#pragma unroll
+      for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
+        missing = missing || (termAt(j, u, n).of != EpOfNobody && !lines.areThere(ep.resultBytes, first, seen[u]));
+      }
+      return !warpAny(missing);
+    };
+#pragma unroll 1
+    for (uint32_t looks = 1; !look(); ++looks) {
+#pragma unroll 1
+      for (uint32_t u = 0; u < EpTermsAtOnce && looks == EpLooksBeforeWait; ++u) {
+        const EpTerm& term = termAt(j, u, n);
+        if (term.of != EpOfNobody && !epWaitForLines(lines, term.row, ep.resultBytes, first, EpVectorsOfUnit, ep, term.of)) return false;
+      }
+      if (looks > EpLooksBeforeWait) break;
+      betweenPolls();
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
+      if (termAt(j, u, n).of != EpOfNobody) lines.complete(seen[u]);
+#pragma unroll
+      for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) came[u][v] = seen[u].vectors[v];
+    }
+    return true;
   }
 
   // The places of what comes to a token's rank: from each rank the sums of its rows, and for each choice its row.
   MSCCLPP_DEVICE_INLINE uint8_t* partRow(uint32_t at, uint32_t from, uint64_t row) const {
-    return b.place(at, ep.results + (from * static_cast<uint64_t>(ep.capacity) + row) * ep.resultStride);
+    return b.placeOfCall(at, ep.results + (from * static_cast<uint64_t>(ep.capacity) + row) * ep.resultStride);
   }
   MSCCLPP_DEVICE_INLINE uint8_t* choiceRow(uint32_t at, uint64_t choice) const {
-    return b.place(at, ep.choiceResults + choice * ep.resultStride);
+    return b.placeOfCall(at, ep.choiceResults + choice * ep.resultStride);
   }
 
   // ---- the token's rank
 
   // Sums this rank's tokens. While some blocks send, the others sum the first ones; all sum the last ones.
   MSCCLPP_DEVICE_INLINE bool sum(uint32_t senders) const {
-    const bool times = call.addedWaits != nullptr && b.block == b.blocks - 1;
-    if (times && !b.addWaits(call.addedWaits, EpPhases - 1)) return false;
-    const uint32_t summing = b.blocks - senders, early = summing == 0 ? 0 : call.tokens - call.tokens / EpPhases;
+    const bool times = call.addedWaits != nullptr && b.isLastByNumber();
+    if (times && !b.template addWaits<ByPackets>(call.addedWaits, EpPhases - 1)) return false;
+    const uint32_t summing = b.numbers - senders, early = summing == 0 ? 0 : call.tokens - call.tokens / EpPhases;
     // Thread r knows the last phase of rank r that it has waited for, plus 1.
     uint32_t arrived = 0;
     bool done = true;
 #pragma unroll 1
-    for (bool all = b.block < senders; done; all = true) {
-      const uint32_t warp = all ? b.warp() : b.warpOfBlock() * summing + b.block - senders;
+    for (bool all = b.number < senders; done; all = true) {
+      const uint32_t warp = all ? b.warp() : b.warpOfBlock() * summing + b.number - senders;
       const uint32_t begin = all ? early : 0, end = all ? call.tokens : early;
       done = sumTokens(begin, end, warp, all ? b.warps() : b.warpsOfBlock() * summing, arrived);
       if (all) break;
@@ -331,11 +419,11 @@ struct EpCombiner {
 #pragma unroll 1
     for (uint32_t u = warp; u < (end - begin) * subs && !failed; u += warps) {
       const uint32_t n = u / subs;
-      failed = !haveArrived(begin + n, arrived);
+      if constexpr (!ByPackets) failed = !haveArrived(begin + n, arrived);
+      failed = failed || !sumToken(begin + n, u - n * subs, subs);
       if (failed) break;
-      sumToken(begin + n, u - n * subs, subs);
       if (call.outWeights != nullptr && u == n * subs) {
-        failed = warpFailed(!takeRowWeights(ep, call, heads, packets, b.place(ep.rank, ep.weightPackets), begin + n, b.lane));
+        failed = warpFailed(!takeRowWeights(ep, call, heads, packets, b.placeOfCall(ep.rank, ep.weightPackets), begin + n, b.lane));
       }
     }
     return !failed;
@@ -359,11 +447,14 @@ struct EpCombiner {
         // The place of a lost rank still has the row of an earlier call.
         if (expert >= 0 && !epIsLost(ep, load4(ep.experts + static_cast<uint32_t>(expert)) >> 16)) {
           term.row = choiceRow(ep.rank, choice);
+          term.of = load4(ep.experts + static_cast<uint32_t>(expert)) >> 16;
         }
       } else if (j < n) {
         const int32_t row = rowOf(token, j);
         const uint32_t at = static_cast<uint32_t>(row);
-        if (row >= 0 && !epIsLost(ep, j)) term.row = call.oneRow != 0 && j == ep.rank ? onlyRow(j, at) : partRow(ep.rank, j, at);
+        const bool isHere = call.oneRow != 0 && j == ep.rank;
+        if (row >= 0 && !epIsLost(ep, j)) term.row = isHere ? onlyRow(j, at) : partRow(ep.rank, j, at);
+        if (isHere) term.of = EpOfNobody;
       }
       count = addTerm(term.row != nullptr, term, count);
     }
@@ -411,30 +502,38 @@ struct EpCombiner {
     return !warpFailed(failed);
   }
 
-  // Sums each `subs`-th unit of a token, from unit `sub` on. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sumToken(uint32_t token, uint32_t sub, uint32_t subs) const {
+  // Sums each `subs`-th unit of a token, from unit `sub` on. All threads of a warp call it, and get false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool sumToken(uint32_t token, uint32_t sub, uint32_t subs) const {
     noteTermsOf(token);
     const uint32_t bytes = ep.resultBytes;
     const uint64_t at = static_cast<uint64_t>(token) * bytes;
 #pragma unroll 1
     for (uint32_t unit = sub; unit < units(); unit += subs) {
-      float sums[2][Count] = {};
-      addTerms(sums, unit);
-      const uint32_t i = unit * 32 + b.lane;
-      if (i * 16 >= bytes) continue;
-#pragma unroll 1
-      for (uint32_t j = 0; j < 2 && call.bias[j] != nullptr; ++j) {
-        const Bytes16 bias = vectorOf(call.bias[j] + at, bytes, i);
-        addTo(sums[0], 1.0f, bias.low);
-        addTo(sums[1], 1.0f, bias.high);
-      }
+      UnitSums sums = {};
+      if (!addTerms<ByPackets>(sums, unit)) return false;
 #pragma unroll
-      for (uint32_t half = 0; half < 2; ++half) {
-        // A row may end with half a vector.
-        if (half == 0 || i * 16 + 8 < bytes) finished.finish(token, (i * 2 + half) * Count, sums[half]);
+      for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) {
+        const uint32_t i = vectorAt(unit, v);
+        if (i * 16 < bytes) storeSum(token, at, i, sums[v]);
       }
-      storeVectorOf(call.out + at, bytes, i, Bytes16{narrowed(sums[0]), narrowed(sums[1])});
     }
+    return true;
+  }
+  // Stores vector i of the sum of a token, whose row is at `at` in the result, with what is added last.
+  MSCCLPP_DEVICE_INLINE void storeSum(uint32_t token, uint64_t at, uint32_t i, float (&sums)[2][Count]) const {
+    const uint32_t bytes = ep.resultBytes;
+#pragma unroll 1
+    for (uint32_t j = 0; j < 2 && call.bias[j] != nullptr; ++j) {
+      const Bytes16 bias = vectorOf(call.bias[j] + at, bytes, i);
+      addTo(sums[0], 1.0f, bias.low);
+      addTo(sums[1], 1.0f, bias.high);
+    }
+#pragma unroll
+    for (uint32_t half = 0; half < 2; ++half) {
+      // A row may end with half a vector.
+      if (half == 0 || i * 16 + 8 < bytes) finished.finish(token, (i * 2 + half) * Count, sums[half]);
+    }
+    storeVectorOf(call.out + at, bytes, i, Bytes16{narrowed(sums[0]), narrowed(sums[1])});
   }
 };
 

@@ -8,6 +8,9 @@
 // it has rows for it or not, a header with the number of its rows, of its tokens, and of its rows for each expert. Combine
 // needs no header: both sides know from the dispatch how many rows go back.
 //
+// Experts whose capacity is at most EpTokensAtOnce have kernels of their own, in which the rows travel as packets, too
+// (EpRowPackets): there are no signals, and nothing is freed. X1 to X3 are for the others, and X6 for these.
+//
 // Epochs. Each call of a micro-batch and direction has a number, its epoch, which all ranks count alike, in device memory, so
 // that graphs can be replayed: a word for each block that a call may have. A block reads its own word when it begins, and
 // writes the next number when it ends; the words of blocks that a call does not have are written by all others.
@@ -41,6 +44,12 @@
 //     meaning, but every place that it stores to is checked, or follows from numbers that some call has sent. Later calls
 //     read nothing of a rank that is lost, and send it no tokens. Nothing between two ranks depends on a third one, so ranks
 //     need not agree on who is lost.
+
+// X6. What travels as packets lies in memory that is there twice, for calls with even and with odd epochs. A rank writes for epoch e
+//     where it wrote for e - 2. Its own call e - 1 has ended, and ended only when each peer had begun e - 1: a dispatch has taken a
+//     header of each, and the last block of a combine has waited for the peer's word EpBegun, which a launch that sends stores when
+//     it begins. In the peer's stream its call e - 2 has ended before that, with all that it read. The rows in the layout
+//     EpLayoutRank are written by the rank that has them, out of packets.
 
 #ifndef MSCCLPP_EP_DEVICE_HPP_
 #define MSCCLPP_EP_DEVICE_HPP_
@@ -100,13 +109,22 @@ struct EpCombineShared {
 template <class Rows>
 MSCCLPP_DEVICE_INLINE void dispatchRows(const EpHandle& ep, const EpDispatch& call, EpDispatchShared& shared, uint32_t* counts,
                                         const Rows& rows) {
-  detail::dispatchExperts<EpBoth>(ep, call, shared.heads, counts, rows);
+  if (ep.otherBytes != 0) {
+    detail::dispatchExperts<true>(ep, call, shared.heads, counts, rows, EpBoth);
+  } else {
+    detail::dispatchExperts<false>(ep, call, shared.heads, counts, rows, EpBoth);
+  }
 }
 
 // Does a combine of numbers of a ReduceType, which is that of the set-up. All threads of the launch call it.
 template <uint32_t Type, class Sums>
 MSCCLPP_DEVICE_INLINE void combineRows(const EpHandle& ep, const EpCombine& call, EpCombineShared& shared, const Sums& sums) {
-  detail::EpCombiner<Type, Sums>(ep, call, shared.terms[threadOfBlock() / 32], shared.heads, sums).template run<EpBoth>();
+  detail::EpTerms& terms = shared.terms[threadOfBlock() / 32];
+  if (ep.otherBytes != 0) {
+    detail::EpCombiner<Type, true, Sums>(ep, call, terms, shared.heads, sums).run(EpBoth);
+  } else {
+    detail::EpCombiner<Type, false, Sums>(ep, call, terms, shared.heads, sums).run(EpBoth);
+  }
 }
 
 }  // namespace mscclpp

@@ -3,7 +3,7 @@
 #ifndef MSCCLPP_EP_DISPATCH_BLOCK_DEVICE_HPP_
 #define MSCCLPP_EP_DISPATCH_BLOCK_DEVICE_HPP_
 
-#include "mscclpp/ep_block_device.hpp"
+#include "mscclpp/ep_packets_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -25,10 +25,10 @@ struct EpDispatchBlock {
   const Ll16Packets packets;
   const EpCounts* const tables;
 
-  MSCCLPP_DEVICE_INLINE EpDispatchBlock(const EpHandle& ep, const EpDispatch& call, EpHeads& heads, uint32_t* counts)
-      : ep(ep),
+  MSCCLPP_DEVICE_INLINE EpDispatchBlock(const EpBlock& block, const EpDispatch& call, EpHeads& heads, uint32_t* counts)
+      : ep(block.ep),
         call(call),
-        b(ep, call.microBatch, EpDispatching),
+        b(block),
         heads(heads),
         counts(counts),
         packets(b.epoch),
@@ -42,7 +42,7 @@ struct EpDispatchBlock {
   // The header of this rank's rows at rank r has one packet for each word: the number of rows and of tokens, the flags and
   // the payload, and for each local expert how many of the rows are for it.
   MSCCLPP_DEVICE_INLINE uint8_t* header(uint32_t at, uint32_t from, uint32_t word) const {
-    return b.place(at, ep.headers + (static_cast<uint64_t>(from) * (ep.mostLocal + 2) + word) * 16);
+    return b.placeOfCall(at, ep.headers + (static_cast<uint64_t>(from) * (ep.mostLocal + 2) + word) * 16);
   }
 
   // Returns a number of the tensors that travel: ranks whose numbers differ do not understand each other.
@@ -55,12 +55,19 @@ struct EpDispatchBlock {
   // Returns the place of the packets of what goes along with row n of rank `from`, in the scratch of rank `at`.
   MSCCLPP_DEVICE_INLINE uint8_t* routeAt(uint32_t at, uint32_t from, uint64_t n) const {
     const uint64_t row = static_cast<uint64_t>(from) * ep.capacity + n;
-    return b.place(at, ep.routes + row * ((ep.segmentBytes[ep.parts] + 7) / 8 * 16));
+    return b.placeOfCall(at, ep.routes + row * ((ep.segmentBytes[ep.parts] + 7) / 8 * 16));
   }
   // Returns the place of a segment of row n of rank `from` in the scratch of rank `at`.
   MSCCLPP_DEVICE_INLINE uint8_t* rowAt(uint32_t at, uint32_t from, uint64_t n, uint32_t segment) const {
     return b.place(at, ep.segments[segment] + (static_cast<uint64_t>(from) * ep.capacity + n) * ep.segmentStride[segment]);
   }
+  // The same of the row as packets.
+  MSCCLPP_DEVICE_INLINE uint8_t* packetsAt(uint32_t at, uint32_t from, uint64_t n, uint32_t segment) const {
+    return b.placeOfCall(at, ep.packets[segment] + (static_cast<uint64_t>(from) * ep.capacity + n) * ep.packetStride[segment]);
+  }
+  // Whether a segment travels as LL16 packets, a word each, and not by EpRowPackets: the scales of rows that are quantised on
+  // their way, which are too few for each thread of a warp to have some.
+  MSCCLPP_DEVICE_INLINE bool isByWords(uint32_t segment) const { return segment == 1 && ep.quantisation != EpAsItIs; }
 };
 
 }  // namespace detail

@@ -12,15 +12,19 @@ namespace mscclpp {
 namespace detail {
 
 // Does a dispatch, or one of its EpHalves, as one of its blocks. `counts` has the dynamic shared memory of the block.
-template <uint32_t Halves, class Rows>
+template <bool ByPackets, class Rows>
 MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch& call, EpHeads& heads, uint32_t* counts,
-                                           const Rows& rows) {
-  const EpDispatchBlock block(ep, call, heads, counts);
-  if (!block.b.begin(Halves)) return;
+                                           const Rows& rows, uint32_t halves) {
+  EpBlock b(ep, call.microBatch, EpDispatching);
+  const uint32_t own = b.split<ByPackets>(halves);
+  if (!b.begin<ByPackets>(halves)) return;
+  const EpDispatchBlock block(b, call, heads, counts);
   bool done = true;
-  if constexpr ((Halves & EpSends) != 0) done = EpSender<Rows>(block, rows).send();
-  if constexpr ((Halves & EpReceives) != 0) done = done && EpReceiver(block).receive();
-  block.b.end(Halves, !done);
+  if ((own & EpSends) != 0) done = EpSender<ByPackets, Rows>(block, rows).send();
+  // Blocks that send have less to do than those that receive, so they note what came.
+  const bool notes = own == halves || own == EpSends;
+  if ((halves & EpReceives) != 0) done = done && EpReceiver<ByPackets>(block).receive((own & EpReceives) != 0, notes);
+  b.end(halves, !done);
 }
 
 }  // namespace detail

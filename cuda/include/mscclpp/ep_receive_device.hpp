@@ -28,35 +28,42 @@ MSCCLPP_DEVICE_NOINLINE void storeColumns(uint8_t* tensor, uint32_t words, uint6
 }
 
 // The part of a dispatch that takes what the ranks have sent to its places.
+template <bool ByPackets>
 struct EpReceiver : EpDispatchBlock {
   MSCCLPP_DEVICE_INLINE explicit EpReceiver(const EpDispatchBlock& block) : EpDispatchBlock(block) {}
 
   MSCCLPP_DEVICE_INLINE uint32_t* totals() const { return counts + ep.ranks * ep.local; }
   MSCCLPP_DEVICE_INLINE uint32_t* offsets() const { return totals() + ep.local; }
 
-  // Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool receive() {
+  // Takes the rows that come to their places if `takes`, and notes what came if `notes`. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool receive(bool takes, bool notes) {
     // All threads have read what the block has counted.
     blockSync();
     // Where the rows of an expert lie depends on the counts in these layouts.
-    const bool byExpert = call.layout == EpLayoutExpert || call.layout == EpLayoutFlat;
-    const bool notes = b.block == b.blocks - 1, withCounts = !call.again && (notes || byExpert);
-    if (notes && call.addedWaits != nullptr && !b.addWaits(call.addedWaits, 0)) return false;
+    const bool byExpert = call.layout == EpLayoutExpert || call.layout == EpLayoutFlat, last = notes && b.isLastByNumber();
+    const bool withCounts = !call.again && (last || byExpert);
+    if (last && call.addedWaits != nullptr && !b.template addWaits<ByPackets>(call.addedWaits, 0)) return false;
     if (!takeHeaders(withCounts)) return false;
     if (withCounts) sumCounts();
-    if (notes) noteCounts();
+    if (last) noteCounts();
     uint32_t rows = 0;
     for (uint32_t r = 0; r < ep.ranks; ++r) rows += heads.rows[r];
-    bool failed = !noteRows(rows);
-    if (b.thread < ep.ranks) failed = failed || !b.hasArrived(b.thread, 0);
-    if (blockAny(failed)) return false;
-    failed = (call.layout != EpLayoutRank || wantsRoute()) && !takeRows(rows);
-    if (!failed && call.zero != 0 && !call.again) clearOthers(rows);
-    // X3. Rows in the layout EpLayoutRank stay where they are until their combine, or a release.
-    if (call.layout == EpLayoutRank) {
-      b.countForLast();
-    } else if (b.isLast()) {
-      b.free(EpDispatching, b.epoch);
+    bool failed = notes && !noteRows(rows);
+    if constexpr (!ByPackets) {
+      if (b.thread < ep.ranks) failed = failed || !b.hasArrived(b.thread, 0);
+      if (blockAny(failed)) return false;
+    }
+    if (takes) {
+      failed = failed || ((ByPackets || call.layout != EpLayoutRank || wantsRoute()) && !takeRows(rows));
+      if (!failed && call.zero != 0 && !call.again) clearOthers(rows);
+    }
+    if constexpr (!ByPackets) {
+      if (call.layout == EpLayoutRank) {
+        // X3. These rows stay where they are until their combine, or a release.
+        b.countForLast();
+      } else if (b.isLast()) {
+        b.free(EpDispatching, b.epoch);
+      }
     }
     return !failed;
   }
@@ -101,16 +108,20 @@ struct EpReceiver : EpDispatchBlock {
     if (b.thread < 32) sumTotals();
     blockSync();
   }
-  // One warp sums up, 32 experts at a time.
+  // One warp sums up. Each thread has some experts that follow each other.
   MSCCLPP_DEVICE_INLINE void sumTotals() {
     const uint32_t alignment = call.layout == EpLayoutFlat ? call.alignment : 1;
-    uint32_t begin = 0;
-    for (uint32_t first = 0; first <= ep.local; first += 32) {
-      const uint32_t local = first + b.lane, rows = local < ep.local ? totals()[local] : 0;
-      const uint32_t own = alignment == 1 ? rows : (rows + alignment - 1) / alignment * alignment;
-      const uint32_t sum = sumUpTo(own, b.lane);
-      if (local <= ep.local) offsets()[local] = begin + sum - own;
-      begin += warpShuffle(sum, 31);
+    const uint32_t each = ep.local / 32 + 1, first = b.lane * each;
+    const auto rowsOf = [&](uint32_t local) {
+      const uint32_t rows = local < ep.local ? totals()[local] : 0;
+      return alignment == 1 ? rows : (rows + alignment - 1) / alignment * alignment;
+    };
+    uint32_t own = 0;
+    for (uint32_t i = 0; i < each; ++i) own += rowsOf(first + i);
+    uint32_t begin = sumUpTo(own, b.lane) - own;
+    for (uint32_t local = first; local < first + each && local <= ep.local; ++local) {
+      offsets()[local] = begin;
+      begin += rowsOf(local);
     }
   }
   // Notes what the headers say in the tables. The last block calls it: the first ones have more to do if rows are few.
@@ -189,7 +200,7 @@ struct EpReceiver : EpDispatchBlock {
     if (call.again) return true;
     bool failed = false;
     // The first blocks have more to do if rows are few.
-    const uint32_t first = (b.blocks - 1 - b.block) * b.threads + b.thread;
+    const uint32_t first = (b.numbers - 1 - b.number) * b.threads + b.thread;
 #pragma unroll 1
     for (uint32_t i = first; i < rows * ep.topK && !failed; i += b.threadsOfAll()) {
       const uint32_t number = i / ep.topK, k = i - number * ep.topK;
@@ -230,12 +241,12 @@ struct EpReceiver : EpDispatchBlock {
     uint32_t places[2] = {~0u, ~0u};
     bool failed = false;
     if (sub == 0 && wantsRoute()) failed = !giveRoute(row);
-    if (call.layout == EpLayoutRank) return !warpFailed(failed);
+    if (!ByPackets && call.layout == EpLayoutRank) return !warpFailed(failed);
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
       const uint32_t k = half * 32 + b.lane;
       uint32_t local = 0;
-      if (k >= ep.topK || failed) continue;
+      if (k >= ep.topK || failed || call.layout == EpLayoutRank) continue;
       if (call.again) {
         places[half] = load4(received(row) + (1 + 2 * ep.topK + k) * 4ull);
       } else {
@@ -247,17 +258,50 @@ struct EpReceiver : EpDispatchBlock {
 #pragma unroll 1
     for (uint32_t segment = 0; segment < ep.parts; ++segment) {
       const uint32_t parts = partsOf(segment);
-      for (; part < first + parts; part += subs) takePart(row, segment, part - first, places);
+      for (; part < first + parts; part += subs) {
+        if (!takePart(row, segment, part - first, places)) return false;
+      }
       first += parts;
     }
     return true;
   }
 
-  // Takes a part of a segment. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void takePart(const Row& row, uint32_t segment, uint32_t part, const uint32_t (&places)[2]) const {
+  // Loads a part of a segment of a row that has come, or that is waited for if it travels as packets. Returns false, in all threads
+  // of the warp that calls it, if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool loadRow(const Row& row, uint32_t segment, uint32_t part, EpPart& taken) const {
+    if constexpr (!ByPackets) {
+      // Rows in the scratch end at a multiple of 16.
+      taken = loadPart(rowAt(ep.rank, row.r, row.n, segment), ep.segmentStride[segment], part, b.lane);
+      return true;
+    }
+    const uint8_t* const at = packetsAt(ep.rank, row.r, row.n, segment);
+    const uint32_t bytes = ep.segmentBytes[segment], first = part * (EpPartBytes / 16) + b.lane;
+    if (!isByWords(segment)) {
+      EpRowPackets::Looks<EpVectorsAtOnce> seen;
+      if (!takeLines(EpRowPackets(b), at, bytes, first, seen, ep, row.r)) return false;
+#pragma unroll
+      for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) taken.of[u] = seen.vectors[u];
+      return true;
+    }
+    taken = {};
+    bool failed = false;
+#pragma unroll
+    for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) {
+      const uint32_t word = 2 * (first + u * 32);
+      if (word * 8 < bytes) failed = failed || !b.take(packets, at + word * 16ull, taken.of[u].low, row.r);
+      if (word * 8 + 8 < bytes) failed = failed || !b.take(packets, at + (word + 1) * 16ull, taken.of[u].high, row.r);
+    }
+    return !warpFailed(failed);
+  }
+  // Takes a part of a segment. All threads of a warp call it. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool takePart(const Row& row, uint32_t segment, uint32_t part, const uint32_t (&places)[2]) const {
     const uint32_t bytes = ep.segmentBytes[segment];
-    // Rows in the scratch end at a multiple of 16.
-    const EpPart taken = loadPart(rowAt(ep.rank, row.r, row.n, segment), ep.segmentStride[segment], part, b.lane);
+    EpPart taken;
+    if (!loadRow(row, segment, part, taken)) return false;
+    if (call.layout == EpLayoutRank) {
+      putPart(rowAt(ep.rank, row.r, row.n, segment), ep.segmentStride[segment], part, b.lane, taken);
+      return true;
+    }
     uint32_t last = ~0u;
 #pragma unroll 1
     for (uint32_t k = 0; k < ep.topK; ++k) {
@@ -272,6 +316,7 @@ struct EpReceiver : EpDispatchBlock {
       }
       last = place;
     }
+    return true;
   }
 
   MSCCLPP_DEVICE_INLINE bool wantsRoute() const {

@@ -72,16 +72,17 @@ struct EpGivenRows {
 //
 // Up to EpTokensAtOnce tokens are routed by all blocks alike, and the warps of all blocks share the rows. Of more tokens, each
 // block has a part, and learns from the blocks before it how many tokens come before its own (X4).
-template <class Rows>
+template <bool ByPackets, class Rows>
 struct EpSender : EpDispatchBlock {
   Rows rows;
+  const EpRowPackets lines;
   // Whether all blocks route all tokens.
   const bool few;
   // The tokens that this block routes.
   uint32_t first, end;
 
   MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock& block, const Rows& rows)
-      : EpDispatchBlock(block), rows(rows), few(call.tokens <= EpTokensAtOnce) {
+      : EpDispatchBlock(block), rows(rows), lines(b), few(ByPackets || call.tokens <= EpTokensAtOnce) {
     const uint32_t each = few ? call.tokens : (call.tokens + b.blocks - 1) / b.blocks, before = few ? 0 : b.block * each;
     first = before < call.tokens ? before : call.tokens;
     end = call.tokens - first < each ? call.tokens : first + each;
@@ -92,7 +93,7 @@ struct EpSender : EpDispatchBlock {
     // The number of warps that share the rows, and of the calling one among them.
     const uint32_t warps = few ? b.warps() : b.warpsOfBlock(), warp = few ? b.warp() : b.warpOfBlock();
     if (!call.again && !countBefore()) return false;
-    if (b.block == b.blocks - 1) sendHeaders();
+    if (b.isLastByNumber()) sendHeaders();
     // Behind the parts of the tensors there is one for what the library sends along.
     const uint32_t parts = partsOfTensors() + (call.again ? 0 : 1);
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
@@ -109,7 +110,7 @@ struct EpSender : EpDispatchBlock {
       }
       if (!call.again) noteRouting(token, n);
     }
-    b.signal(b.block, b.blocks, 0);
+    if constexpr (!ByPackets) b.signal(b.block, b.blocks, 0);
     return true;
   }
 
@@ -142,13 +143,30 @@ struct EpSender : EpDispatchBlock {
   // Marks where `n` tokens from `token` on go: each choice has a thread. The same expert twice in a token counts once.
   MSCCLPP_DEVICE_INLINE void mark(uint32_t token, uint32_t n) const {
     for (uint32_t i = b.thread; i < EpMarkWords * (ep.nExperts + ep.ranks); i += b.threads) marks()[i] = 0;
-    blockSync();
-    for (uint32_t i = b.thread; i < n * ep.topK; i += b.threads) {
-      const int32_t expert = expertOf(static_cast<uint64_t>(token) * ep.topK + i, true);
-      if (expert < 0) continue;
-      const uint32_t of = static_cast<uint32_t>(expert), t = i / ep.topK;
-      addMark(of, t);
-      addMark(ep.nExperts + rankOf(of), t);
+    const uint32_t choices = n * ep.topK;
+    const uint64_t begin = static_cast<uint64_t>(token) * ep.topK;
+    bool areZero = false;
+#pragma unroll 1
+    for (uint32_t first = b.thread; first - b.thread < choices; first += EpChoicesAtOnce * b.threads) {
+      // Several choices are loaded at once, the first ones while the marks become 0.
+      int32_t experts[EpChoicesAtOnce];
+      uint32_t ranks[EpChoicesAtOnce];
+#pragma unroll
+      for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
+        const uint32_t i = first + u * b.threads;
+        experts[u] = i < choices ? expertOf(begin + i, true) : -1;
+      }
+#pragma unroll
+      for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) ranks[u] = experts[u] < 0 ? 0 : rankOf(static_cast<uint32_t>(experts[u]));
+      if (!areZero) blockSync();
+      areZero = true;
+#pragma unroll
+      for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
+        if (experts[u] < 0) continue;
+        const uint32_t t = (first + u * b.threads) / ep.topK;
+        addMark(static_cast<uint32_t>(experts[u]), t);
+        addMark(ep.nExperts + ranks[u], t);
+      }
     }
     blockSync();
   }
@@ -261,8 +279,7 @@ struct EpSender : EpDispatchBlock {
   // Returns the parts of a segment that a warp sends at once. The scales go with the parts of the quantised segment.
   MSCCLPP_DEVICE_INLINE uint32_t partsToSend(uint32_t segment) const {
     if (Rows::AreGiven && ep.quantisation != EpAsItIs && segment < 2) {
-      const uint32_t numbers = 512 * quantisedSteps();
-      return segment == 0 ? (ep.hidden + numbers - 1) / numbers : 0;
+      return segment == 0 ? ((ep.hidden + 511) / 512 + quantisedSteps() - 1) / quantisedSteps() : 0;
     }
     return partsOf(segment);
   }
@@ -291,21 +308,17 @@ struct EpSender : EpDispatchBlock {
           for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) {
             sent.of[u] = rows.vector(token, segment, (part - begin) * (EpPartBytes / 16) + u * 32 + b.lane);
           }
-          forPlaces(places, [&](uint32_t, uint8_t* place) {
-            putPart(place, ep.segmentBytes[segment], part - begin, b.lane, sent);
-          });
+          forPlaces(places, [&](uint32_t, uint8_t* place) { putPart(place, segment, part - begin, sent); });
         }
       } else if (segment == 0 && ep.quantisation != EpAsItIs) {
-        const uint64_t scales = placesOf(row, 1);
-#pragma unroll 1
-        for (; part < end; part += subs) sendQuantised(token, places, scales, part);
+        sendQuantised(token, places, placesOf(row, 1), part, end, subs);
       } else {
         const uint32_t bytes = ep.segmentBytes[segment], source = ep.quantisation == EpAsItIs ? segment : segment - 1;
         const uint8_t* const from = call.rows[source] + static_cast<uint64_t>(token) * bytes;
 #pragma unroll 1
         for (; part < end; part += subs) {
           const EpPart sent = loadPart(from, bytes, part - begin, b.lane);
-          forPlaces(places, [&](uint32_t, uint8_t* place) { putPart(place, bytes, part - begin, b.lane, sent); });
+          forPlaces(places, [&](uint32_t, uint8_t* place) { putPart(place, segment, part - begin, sent); });
         }
       }
       begin = end;
@@ -315,7 +328,25 @@ struct EpSender : EpDispatchBlock {
 
   // Returns, in thread r, the place of a segment of the token's row at rank r, or 0 if there is none.
   MSCCLPP_DEVICE_INLINE uint64_t placesOf(int32_t row, uint32_t segment) const {
-    return row < 0 ? 0 : reinterpret_cast<uint64_t>(rowAt(b.lane, ep.rank, static_cast<uint32_t>(row), segment));
+    if (row < 0) return 0;
+    const uint32_t n = static_cast<uint32_t>(row);
+    return reinterpret_cast<uint64_t>(ByPackets ? packetsAt(b.lane, ep.rank, n, segment) : rowAt(b.lane, ep.rank, n, segment));
+  }
+  // Puts a part of a segment into its place. All threads of the warp call it.
+  MSCCLPP_DEVICE_INLINE void putPart(uint8_t* place, uint32_t segment, uint32_t part, const EpPart& sent) const {
+    const uint32_t bytes = ep.segmentBytes[segment];
+    if constexpr (!ByPackets) {
+      detail::putPart(place, bytes, part, b.lane, sent);
+    } else if (isByWords(segment)) {
+#pragma unroll
+      for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) {
+        const uint32_t word = 2 * (part * (EpPartBytes / 16) + u * 32 + b.lane);
+        if (word * 8 < bytes) packets.put(place + word * 16ull, sent.of[u].low);
+        if (word * 8 + 8 < bytes) packets.put(place + (word + 1) * 16ull, sent.of[u].high);
+      }
+    } else {
+      lines.put(place, bytes, part * (EpPartBytes / 16) + b.lane, sent.of);
+    }
   }
   // Calls `use` with each rank of the token and the place that thread has for it. All threads of the warp call it. Each rank
   // begins behind itself, so that they do not all write to one.
@@ -364,33 +395,66 @@ struct EpSender : EpDispatchBlock {
     }
   }
 
-  // Sends a part of a token's numbers as e4m3, and the scales of each 128 of them. In each step, a thread has 16 numbers.
-  MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part) const {
-    const uint32_t bytes = ep.hidden * 2, groups = (ep.hidden + 127) / 128, steps = quantisedSteps();
-    const uint8_t* const from = call.rows[0] + static_cast<uint64_t>(token) * bytes;
+  // The numbers of a thread in a step.
+  struct Numbers {
+    Bytes16 of[2];
+  };
+  MSCCLPP_DEVICE_INLINE Numbers numbersAt(const uint8_t* row, uint32_t step) const {
+    const uint32_t bytes = ep.hidden * 2, i = step * 32 + b.lane;
+    Numbers loaded;
+#pragma unroll
+    for (uint32_t u = 0; u < 2; ++u) loaded.of[u] = i * 32 + u * 16 < bytes ? vectorOf(row, bytes, i * 2 + u) : Bytes16{0, 0};
+    return loaded;
+  }
+  // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In each step, a
+  // thread has 16 numbers. `part` is then the first one behind the end.
+  MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t& part, uint32_t end,
+                                           uint32_t subs) const {
+    const uint32_t groups = (ep.hidden + 127) / 128, steps = quantisedSteps();
+    const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
+    const uint8_t* const row = call.rows[0] + static_cast<uint64_t>(token) * ep.hidden * 2;
     uint64_t exponents = 0;
+    uint32_t step = part * steps;
+    Numbers next = numbersAt(row, step);
 #pragma unroll 1
-    for (uint32_t step = 0; step < steps; ++step) {
-      const uint32_t at = part * steps + step, i = at * 32 + b.lane;
-      Bytes16 vectors[2];
-#pragma unroll
-      for (uint32_t u = 0; u < 2; ++u) vectors[u] = i * 32 + u * 16 < bytes ? vectorOf(from, bytes, i * 2 + u) : Bytes16{0, 0};
-      const EpQuantised made = ep.sourceType == ReduceF16
-                                   ? quantised<ReduceF16>(vectors[0], vectors[1], ep.quantisation, b.lane)
-                                   : quantised<ReduceBf16>(vectors[0], vectors[1], ep.quantisation, b.lane);
+    while (part < end) {
+      const uint32_t at = step, i = at * 32 + b.lane;
+      const bool isLast = steps == 1 || at % 2 == 1;
+      const Numbers now = next;
+      step = isLast ? (part + subs) * steps : at + 1;
+      // Few registers are left for numbers that are on their way if rows are stored.
+      if constexpr (ByPackets) next = numbersAt(row, step);
+      const EpQuantised made = ep.sourceType == ReduceF16 ? quantised<ReduceF16>(now.of[0], now.of[1], ep.quantisation, b.lane)
+                                                          : quantised<ReduceBf16>(now.of[0], now.of[1], ep.quantisation, b.lane);
       const uint32_t scale = at * 4 + b.lane / 8 < groups ? bitsAs<uint32_t>(made.scale) : 0;
-      const uint64_t floats = scale | static_cast<uint64_t>(warpShuffle(scale, (b.lane + 8) & 31)) << 32;
-#pragma unroll
-      for (uint32_t j = 0; j < 4; ++j) exponents |= static_cast<uint64_t>(warpShuffle(scale, 8 * j) >> 23) << (step * 32 + j * 8);
-      const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
       // Two floats are a word, and the exponents of two steps.
-      const uint32_t word = areExponents ? part : at * 2 + b.lane / 16;
-      const bool hasWord = word * 8 < ep.segmentBytes[1] && (areExponents ? b.lane == 0 && step + 1 == steps : b.lane % 16 == 0);
+      uint64_t scales = scale | static_cast<uint64_t>(warpShuffle(scale, (b.lane + 8) & 31)) << 32;
+      uint32_t word = at * 2 + b.lane / 16;
+      bool hasWord = b.lane % 16 == 0;
+      if (areExponents) {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; ++j) {
+          exponents |= static_cast<uint64_t>(warpShuffle(scale, 8 * j) >> 23) << (at % 2 * 32 + j * 8);
+        }
+        scales = exponents;
+        word = part;
+        hasWord = b.lane == 0 && isLast;
+        if (isLast) exponents = 0;
+      }
+      hasWord = hasWord && word * 8 < ep.segmentBytes[1];
       forPlaces(places, [&](uint32_t r, uint8_t* place) {
-        putVector(place, ep.hidden, i, made.numbers);
         uint8_t* const scalePlace = reinterpret_cast<uint8_t*>(warpShuffle(scalePlaces, r));
-        if (hasWord) store8(scalePlace + word * 8, areExponents ? exponents : floats);
+        if constexpr (ByPackets) {
+          const Bytes16 numbers[1] = {made.numbers};
+          lines.put(place, ep.hidden, i, numbers);
+          if (hasWord) packets.put(scalePlace + word * 16ull, scales);
+        } else {
+          putVector(place, ep.hidden, i, made.numbers);
+          if (hasWord) store8(scalePlace + word * 8, scales);
+        }
       });
+      if constexpr (!ByPackets) next = numbersAt(row, step);
+      if (isLast) part += subs;
     }
   }
   // The numbers of a part are those of so many steps, of 512 each.

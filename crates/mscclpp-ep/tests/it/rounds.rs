@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "the program of mutants uses a part of this")]
 
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 use mscclpp::DeviceBuffer;
 use mscclpp_ep::{IdType, Layout, Memory, NumberType, Quantisation, Routed};
@@ -134,22 +134,23 @@ struct Round {
 }
 
 /// Calls one behind the other without the host: eager, and if `graph`, in a graph that is replayed in turns with eager calls.
-/// Each dispatch is followed by no combine, one, or two. Ranks come late.
+/// Each dispatch is followed by up to three combines. Ranks come late.
 pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, seed: u64, graph: bool) {
     println!("{model:?} {:?} {rounds} rounds of {seed:#x}", Options { kernels: None, ..options.clone() });
     ranks(model.ranks, |comm, gpu| {
         let experts = connect(model, options, comm, gpu);
         let stream = gpu.stream().expect("a stream");
         let (mut random, rank) = (Random::with_seed(seed), experts.rank());
-        let mut late = Random::with_seed(seed + rank as u64);
+        let late = Random::with_seed(seed + rank as u64);
         let all: Vec<Vec<Tokens>> = (0..rounds)
             .map(|_| (0..model.ranks).map(|_| tokens(model, options, &mut random)).collect())
             .collect();
-        let combines: Vec<usize> = (0..rounds).map(|_| random.below(3)).collect();
+        let combines: Vec<usize> = (0..rounds).map(|_| random.below(4)).collect();
         // Two are under way at once: the combine of a round comes behind the dispatch of the next.
         let both = random.below(2) == 0;
-        let mut pause = || std::thread::sleep(Duration::from_micros([0, 500, 5000][late.below(3)]));
-        let mut begin = |round: usize| {
+        let late = RefCell::new(late);
+        let pause = || std::thread::sleep(Duration::from_micros([0, 500, 5000][late.borrow_mut().below(3)]));
+        let begin = |round: usize| {
             let (own, rows) = (&all[round][rank], model.rows(&all[round], rank));
             let micro_batch = if both { round % 2 } else { 0 };
             let (routed, call) =
@@ -161,6 +162,7 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
         };
         let finish = |round: usize, of: &Round| {
             for _ in 0..combines[round] {
+                pause();
                 let combine = combine(&of.routed, options, &of.memories, &of.sums);
                 put(&experts, options, &combine, &stream);
             }

@@ -716,7 +716,7 @@ def wrong_arguments(rank, n, address):
     Buffer = deep_ep.Buffer
     refused(TypeError, "takes one of 'group'", Buffer)
     refused(TypeError, "takes one of 'group'", Buffer, group, comm=OneRank())
-    refused(TypeError, r"Buffer\(\) has no argument 'use_fabric' in mscclpp: memory is", Buffer, group, use_fabric=True)
+    refused(TypeError, r"Buffer\(\) has no argument 'overlap' in mscclpp: ", Buffer, group, overlap=True)
     refused(ValueError, "'num_nvl_bytes': expected a number from 0 to [0-9]+, got -1", Buffer, group, -1)
     refused(TypeError, "'num_sms': expected a whole number, got 1.5", deep_ep.Config, 1.5)
     config = deep_ep.Config(

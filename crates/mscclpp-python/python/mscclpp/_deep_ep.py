@@ -60,6 +60,7 @@ class Buffer:
         explicitly_destroy: bool = False,
         enable_shrink: bool = False,
         comm: Any = None,
+        use_fabric: bool = False,
         **unknown: Any,
     ) -> None:
         refuse_unknown("Buffer", unknown)

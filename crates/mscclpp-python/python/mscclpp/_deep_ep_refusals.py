@@ -22,7 +22,6 @@ _OF_FORKS = {
     "block_m": _OVERLAP,
     "threshold": _OVERLAP,
     "num_sms": "a Buffer has one limit for all calls: call Buffer.set_num_sms before the first one",
-    "use_fabric": "memory is exported in the way that the device has; leave the argument out",
 }
 
 

@@ -7,6 +7,7 @@ use std::{
 
 use mscclpp::{
     DeviceBuffer, Gpu, Stream,
+    engine::LastCall,
     errors::CoreError,
     gpu::{Abort, KernelWait},
 };
@@ -252,6 +253,12 @@ impl Collectives {
     /// [`Error::Below`] if the work in a stream failed.
     pub fn is_idle(&self) -> Result<bool> {
         Ok(self.rank.order.is_complete()?)
+    }
+
+    /// The last call that was made and is not in a graph, and whether it is under way. Does not block.
+    #[must_use]
+    pub fn last_call(&self) -> LastCall {
+        self.rank.order.last()
     }
 
     /// Checks that all ranks made the same calls, as far as that is known.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{Communicator, DevicePtr, Platform, Report, gpu::Abort as _};
+use mscclpp::{Communicator, DevicePtr, Platform, Report, engine::LastCall, gpu::Abort as _};
 use mscclpp_collectives::{Collectives, Error, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -14,6 +14,7 @@ use crate::{
     error::{self, OrRaise},
     kernel::PyKernel,
     owned::{Owned, closable},
+    point::{Behind, PyPoint},
     protocols::Override,
     requests::Asked,
     rows::{Argument, GivenOutput, GivenRows, RowsCall},
@@ -163,6 +164,39 @@ impl PyCollectives {
             })
         };
         py.detach(enqueue).map_err(raised)
+    }
+
+    /// Puts collectives into a stream of a GPU, as `enqueue` does, when the work that is `behind` is complete: the present work
+    /// of other streams, or what is before points. Returns the point behind the collectives.
+    #[pyo3(signature = (requests, stream: "int", behind: "list[int | _Point]"))]
+    fn enqueue_behind(
+        &self,
+        py: Python<'_>,
+        requests: Vec<Asked>,
+        stream: usize,
+        behind: Vec<Behind>,
+    ) -> PyResult<PyPoint> {
+        let made = self.inner.get()?;
+        let enqueue = || {
+            let stream = device::stream(made.collectives.gpu(), stream)?;
+            behind.iter().try_for_each(|behind| behind.hold(&stream))?;
+            if !requests.is_empty() {
+                let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
+                // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
+                unsafe { made.collectives.enqueue(&requests, &stream)? };
+            }
+            Ok(PyPoint::end_of(&stream)?)
+        };
+        py.detach(enqueue).map_err(raised)
+    }
+
+    /// The point behind the last call that is not in a graph. None if that is complete, or being made. Does not block.
+    fn last_call(&self, py: Python<'_>) -> PyResult<Option<PyPoint>> {
+        let made = self.inner.get()?;
+        Ok(match py.detach(|| made.collectives.last_call()) {
+            LastCall::UnderWay(event) => Some(PyPoint::of(made.collectives.gpu(), event)),
+            LastCall::Complete | LastCall::BeingPut => None,
+        })
     }
 
     /// Returns how `enqueue` would carry out the request: the protocol, whether in two steps, and how many blocks and

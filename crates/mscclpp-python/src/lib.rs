@@ -39,6 +39,7 @@ mod macros;
 mod memory;
 mod memory_channel;
 mod owned;
+mod point;
 mod port_channel;
 mod protocols;
 mod proxy;
@@ -109,6 +110,7 @@ mod extension {
         log::{end_queue, next_line, start, to_queue},
         memory::PyRegisteredMemory,
         memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
+        point::PyPoint,
         port_channel::{PyBasePortChannel, PyPortChannel, PyProxyService},
         proxy::{PyProxy, PyProxyHandlerResult, end_all},
         races::{PyRace, PyRaceAccess, races},

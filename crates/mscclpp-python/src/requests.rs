@@ -2,7 +2,10 @@
 
 use mscclpp::DevicePtr;
 use mscclpp_collectives::{DataType, Kind, ReduceOp, Request};
-use pyo3::{prelude::*, types::PyTuple};
+use pyo3::{
+    prelude::*,
+    types::{PyString, PyTuple},
+};
 
 use crate::{data_types::of_collectives, error};
 
@@ -79,7 +82,10 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
 
 /// Converts an operation: a name such as "sum", or ("premul_sum", factor).
 fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
-    if let Ok((name, factor)) = given.extract::<(String, f64)>() {
+    // Most are names, for which no error need be made first.
+    if !given.is_instance_of::<PyString>()
+        && let Ok((name, factor)) = given.extract::<(String, f64)>()
+    {
         return match name.as_str() {
             "premul_sum" => Ok(ReduceOp::PreMulSum(factor)),
             _ => Err(error::misuse(format!("there is no operation {name:?} with a factor"))),

@@ -1326,9 +1326,16 @@ class _Collectives:
         The calls wait for the work that the streams `others` have now, and later work of these streams waits for the
         calls.
         """
+    def enqueue_behind(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", behind: "list[int | _Point]") -> _Point:
+        """
+        Puts collectives into a stream of a GPU, as `enqueue` does, when the work that is `behind` is complete: the present work
+        of other streams, or what is before points. Returns the point behind the collectives.
+        """
     @property
     def is_simulated(self, /) -> bool:
         """Whether the device is simulated."""
+    def last_call(self, /) -> _Point | None:
+        """The point behind the last call that is not in a graph. None if that is complete, or being made. Does not block."""
     @property
     def rank(self, /) -> int:
         """The number of this rank."""
@@ -1447,6 +1454,19 @@ class _Kernel:
     @property
     def parameters(self, /) -> list[tuple[int, int]]:
         """The offset and size of each parameter, in bytes."""
+
+@final
+class _Point:
+    """A point in a stream: the end of the work that the stream had when the point was made."""
+    def __new__(cls, /, device: "int", stream: "int") -> _Point:
+        """The present end of a stream of a device."""
+    def hold(self, /, stream: "int") -> None:
+        """Makes later work of a stream of the device wait for the work before the point."""
+    @property
+    def is_captured(self, /) -> bool:
+        """Whether the stream was being captured."""
+    def is_complete(self, /) -> bool:
+        """Whether the work before the point is complete. Does not block."""
 
 @final
 class _Receive:

@@ -232,7 +232,7 @@ step_torch() {
     "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest numpy torch
     PATH=$PWD/$venv/bin:$PATH CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") pip install --quiet --no-build-isolation --no-deps \
         --config-settings=build-args="--profile dev" crates/mscclpp-python/
-    (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests/test_{torch,torch_backend,torch_exit,deep_ep,collectives,fused,algorithms}.py)
+    (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests/test_{torch,torch_backend,torch_exit,torch_lane,deep_ep,collectives,fused,algorithms}.py)
 }
 
 # Checks licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.

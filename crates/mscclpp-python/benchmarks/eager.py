@@ -1,4 +1,4 @@
-"""Microseconds of eager all_reduces of 1 KiB from Python, by two GPUs with PyTorch.
+"""Microseconds of eager calls of 1 KiB from Python, by two GPUs with PyTorch.
 
     NCCL_NVLS_ENABLE=0 python benchmarks/eager.py
 
@@ -9,6 +9,7 @@ themselves take of it. What the first row takes less than the second is what Pyt
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,33 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
     return min(times) * 1e6 / CALLS, min(of_host) * 1e6 / CALLS
 
 
+def of_group(numbers: torch.Tensor, group: Any) -> dict[str, Callable[[], object]]:
+    """Return a call of each kind."""
+    peer, parts, taken = 1 - dist.get_rank(), numbers.repeat(2), numbers.clone()
+
+    def coalesced() -> None:
+        with dist._coalescing_manager(group):
+            for _ in range(16):
+                dist.all_reduce(numbers, group=group)
+
+    def both_ways() -> None:
+        ops = [dist.P2POp(dist.isend, numbers, peer, group), dist.P2POp(dist.irecv, taken, peer, group)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+
+    return {
+        "all_reduce": lambda: dist.all_reduce(numbers, group=group),
+        "all_reduce, with async_op": lambda: dist.all_reduce(numbers, group=group, async_op=True).wait(),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(parts, numbers, group=group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(numbers, parts, group=group),
+        "all_to_all_single": lambda: dist.all_to_all_single(taken, numbers, group=group),
+        "broadcast": lambda: dist.broadcast(numbers, 0, group=group),
+        "send, recv": lambda: (dist.send if peer else dist.recv)(numbers, peer, group=group),
+        "batch_isend_irecv of 2": both_ways,
+        "16 all_reduces, coalesced": coalesced,
+    }
+
+
 def rank() -> None:
     device, ours, comm = joined()
     numbers = torch.zeros(512, dtype=torch.float16, device=device)
@@ -41,9 +69,10 @@ def rank() -> None:
         "the library alone, with all arguments ready": lambda: comm._made.enqueue([request], stream),
         "Collectives.all_reduce": lambda: comm.all_reduce(numbers),
         "the same, with the stream": lambda: comm.all_reduce(numbers, stream=stream),
-        "the backend mscclpp": lambda: dist.all_reduce(numbers, group=ours),
-        "NCCL": lambda: dist.all_reduce(numbers),
     }
+    by_nccl = of_group(numbers, dist.group.WORLD)
+    for kind, call in of_group(numbers, ours).items():
+        calls |= {f"{kind}, by the backend mscclpp": call, f"{kind}, by NCCL": by_nccl[kind]}
     # Each kind of call is measured in turn, and the best time counts, because other programs disturb some of them.
     rounds = [{name: timed(call) for name, call in calls.items()} for _ in range(ROUNDS)]
     # Beside the default stream, which the program's other streams wait for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,12 @@ import torch.distributed as dist
 from ._collectives import Op, Request, check_factor
 from ._data_types import SIZES
 
-_REDUCED = {getattr(torch, name): name for name in SIZES}
+#: The type and the number of the numbers in an element, of the types that can be reduced.
+_REDUCED = {getattr(torch, name): (name, 1) for name in SIZES}
+#: The same, of the types whose elements are moved as they are. All others are moved as bytes.
+_MOVED = dict(_REDUCED)
+_PARTS = {torch.complex32: "float16", torch.complex64: "float32", torch.complex128: "float64"}
+_REDUCED |= {torch.bool: ("uint8", 1)} | {dtype: (part, 2) for dtype, part in _PARTS.items()}
 _OPS: dict[int, str] = {
     getattr(dist.ReduceOp.RedOpType, kind).value: name
     for kind, name in (("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))
@@ -22,81 +28,95 @@ _PREMUL_SUM: int = dist.ReduceOp.RedOpType.PREMUL_SUM.value
 class Call:
     """One call: its requests, the copies before and after them, and the tensors that must live until then."""
 
+    __slots__ = ("copy", "finish", "name", "prepare", "requests", "results", "tensors")
+
     def __init__(
-        self, name: str, tensors: Sequence[torch.Tensor], results: Any, requests: Callable[[], list[Request]]
+        self, name: str, tensors: Sequence[torch.Tensor], results: Any, requests: Sequence[Request] = ()
     ) -> None:
         self.name = name
         #: The tensors of the program.
         self.tensors = tensors
         #: The value of the call's future.
         self.results = results
-        #: Makes the requests. Its copies go into the stream of the call.
         self.requests = requests
+        #: Copies tensors in the stream of the call, and returns the requests. None if there is nothing to copy.
+        self.prepare: Callable[[], Sequence[Request]] | None = None
         #: Copies the results to the program's tensors, in the stream of the call. None if there is nothing to copy.
         self.finish: Callable[[], Any] | None = None
-        #: Whether `requests` or `finish` copy.
-        self.copies = False
-        #: The copies that `requests` made, which must live until the call is complete.
+        #: The copies that `prepare` made, which must live until the call is complete.
         self.copy: Any = None
 
+    def prepared(self) -> Sequence[Request]:
+        """Returns the requests, when the copies for them are in the current stream."""
+        if self.prepare is None:
+            return self.requests
+        with torch.no_grad():
+            return self.prepare()
 
-def operation(op: Any, dtype: torch.dtype) -> Op:
-    """Returns the name that `Collectives` has for an operation of torch, on numbers of this type."""
+    def finished(self) -> None:
+        """Puts the copies of the results into the current stream."""
+        if self.finish is not None:
+            with torch.no_grad():
+                self.finish()
+        # It refers to this call, which would keep the tensors until the garbage collector runs.
+        self.prepare = None
+
+
+def operation(op: Any) -> Op:
+    """Returns the name that `Collectives` has for an operation of torch."""
     # The kinds are compared by their numbers, which is much faster. A `ReduceOp` has a kind.
     kind = dist.ReduceOp.SUM if op is None else getattr(op, "op", op)
-    name = _OPS.get(kind.value)
+    number = kind.value
+    if number == _PREMUL_SUM:
+        return "premul_sum", float(op.__getstate__()[1])
+    name = _OPS.get(number)
     if name is None:
-        if kind.value == _PREMUL_SUM:
-            return _scaled(op, dtype)
         raise ValueError(
             f"the backend mscclpp has no reduction {kind}; there are SUM, AVG, PRODUCT, MIN, MAX, PREMUL_SUM"
         )
-    if dtype == torch.bool:
-        # For the numbers 0 and 1, "or" is the maximum. A sum of bools is "or".
-        if name == "avg":
-            raise ValueError("the backend mscclpp has no average of bool tensors")
-        return "max" if name == "sum" else name
     return name
 
 
-def _scaled(op: Any, dtype: torch.dtype) -> Op:
-    if dtype == torch.bool:
-        raise ValueError("the backend mscclpp has no PREMUL_SUM of bool tensors")
-    named = "premul_sum", float(op.__getstate__()[1])
-    check_factor(named, str(dtype))
-    return named
+def on_type(op: Op, dtype: torch.dtype) -> Op:
+    """Returns the operation on the numbers in elements of a type."""
+    if dtype is torch.bool:
+        if op == "avg" or not isinstance(op, str):
+            raise ValueError(f"the backend mscclpp has no {'average' if op == 'avg' else 'PREMUL_SUM'} of bool tensors")
+        # For the numbers 0 and 1, "or" is the maximum. A sum of bools is "or".
+        return "max" if op == "sum" else op
+    if dtype in _PARTS and op in ("prod", "min", "max"):
+        # They cannot be applied to real and imaginary parts separately.
+        raise ValueError(f"the backend mscclpp has no reduction {op!r} of complex tensors")
+    if not isinstance(op, str):
+        check_factor(op, str(dtype))
+    return op
 
 
-def reduced(tensor: torch.Tensor) -> tuple[str, int]:
+def _reduced(tensor: torch.Tensor) -> tuple[str, int]:
     """Returns the type and count of the numbers to reduce."""
-    if tensor.dtype == torch.bool:
-        return "uint8", tensor.numel()
-    if tensor.is_complex():
-        real = {torch.complex64: "float32", torch.complex128: "float64", torch.complex32: "float16"}[tensor.dtype]
-        return real, 2 * tensor.numel()
-    name = _REDUCED.get(tensor.dtype)
-    if name is None:
+    known = _REDUCED.get(tensor.dtype)
+    if known is None:
         raise TypeError(f"the backend mscclpp does not reduce tensors of {tensor.dtype}")
-    return name, tensor.numel()
-
-
-def check_reduction(op: Op, tensor: torch.Tensor) -> None:
-    """Checks that the operation can be applied to real and imaginary parts separately."""
-    name = op if isinstance(op, str) else op[0]
-    if tensor.is_complex() and name not in ("sum", "avg", "premul_sum"):
-        raise ValueError(f"the backend mscclpp has no reduction {name!r} of complex tensors")
+    return known[0], known[1] * tensor.numel()
 
 
 def moved(tensor: torch.Tensor) -> tuple[str, int]:
     """Returns the type and count of numbers to move: bytes, if the collectives have no such type."""
-    name = _REDUCED.get(tensor.dtype)
-    if name:
-        return name, tensor.numel()
-    return "uint8", tensor.numel() * tensor.element_size()
+    name, times = _MOVED.get(tensor.dtype) or ("uint8", tensor.element_size())
+    return name, times * tensor.numel()
 
 
-def contiguous(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor if the backend takes it, as NCCL's does: contiguous in a memory format that torch suggests."""
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the memory holds the numbers in their order and with their signs."""
+    return tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
+
+
+def fits(name: str, tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is plain. Raises if the backend does not take it: it takes what NCCL's takes, dense tensors
+    that are contiguous in a memory format that torch suggests.
+    """
+    if tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()):
+        return True
     if tensor.is_sparse:
         raise ValueError(f"{name}: Tensors must be dense, and this one is sparse")
     if not tensor.is_contiguous() and not _is_channels_last(tensor):
@@ -104,7 +124,7 @@ def contiguous(name: str, tensor: torch.Tensor) -> torch.Tensor:
             f"{name}: Tensors must be contiguous, and this one has the shape {tuple(tensor.shape)} and the strides "
             f"{tensor.stride()}; give its .contiguous()"
         )
-    return tensor
+    return False
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:
@@ -112,29 +132,32 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
     return order is not None and tensor.is_contiguous(memory_format=order)
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the memory holds the numbers in their order and with their signs."""
-    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
-
-
-def plain(call: Call, given: torch.Tensor, taken: torch.Tensor, requests: Callable[[Any, Any], list[Request]]) -> Call:
-    """Sets the requests of `call` to those for plain tensors. Tensors that are not plain are replaced by copies."""
-    if is_plain(given) and (taken is given or is_plain(taken)):
-        call.requests = lambda: requests(given, taken)
+def of_tensors(
+    kind: str, given: torch.Tensor, taken: torch.Tensor, are_plain: bool, count: Any, dtype: str, op: Op, root: int
+) -> Call:
+    """Makes a call with one request. Tensors that are not plain are replaced by copies."""
+    call = Call(kind, [given, taken], [taken])
+    if not count:
         return call
-
-    def of_copies() -> list[Request]:
-        source = given if is_plain(given) else given.resolve_conj().resolve_neg().contiguous()
-        target = source if taken is given else taken
-        if not is_plain(target):
-            target = torch.empty(taken.shape, dtype=taken.dtype, device=taken.device)
-        call.copy = [source, target]
-        if target is not taken:
-            call.finish = lambda: taken.copy_(target)
-        return requests(source, target)
-
-    call.requests, call.copies = of_copies, True
+    if are_plain:
+        call.requests = [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, op, root)]
+    else:
+        call.prepare = functools.partial(_copied, call, kind, given, taken, (count, dtype, op, root))
     return call
+
+
+def _copied(
+    call: Call, kind: str, given: torch.Tensor, taken: torch.Tensor, numbers: tuple[Any, str, Op, int]
+) -> list[Request]:
+    """Returns the request of a call with copies of tensors that are not plain."""
+    source = given if is_plain(given) else given.resolve_conj().resolve_neg().contiguous()
+    target = source if taken is given else taken
+    if not is_plain(target):
+        target = torch.empty(taken.shape, dtype=taken.dtype, device=taken.device)
+    call.copy = [source, target]
+    if target is not taken:
+        call.finish = lambda: taken.copy_(target)
+    return [(kind, source.data_ptr(), target.data_ptr(), *numbers)]
 
 
 def as_list(tensors: Any) -> list[torch.Tensor]:
@@ -144,7 +167,10 @@ def as_list(tensors: Any) -> list[torch.Tensor]:
 
 def single(name: str, tensors: Any) -> torch.Tensor:
     """Returns the tensor of a list of one, which is how torch passes it."""
-    (tensor,) = _one(name, as_list(tensors))
+    if type(tensors) is list and len(tensors) == 1:
+        tensor: torch.Tensor = tensors[0]
+    else:
+        (tensor,) = _one(name, as_list(tensors))
     return tensor
 
 
@@ -163,23 +189,17 @@ def _one(name: str, things: list[Any]) -> list[Any]:
     return things
 
 
-def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts: int, root: int = 0) -> Call:
+def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Op, parts: int, root: int = 0) -> Call:
     """Makes an "all_reduce", "reduce" or "reduce_scatter". For the last, `given` has `parts` times the numbers of
     `taken`.
     """
-    scatters = kind == "reduce_scatter"
-    contiguous(kind, given)
+    are_plain = fits(kind, given)
     if given is not taken:
-        contiguous(kind, taken)
-        expect_alike(kind, given, taken, of_taken=parts if scatters else 1)
-    named = operation(op, given.dtype)
-    check_reduction(named, given)
-    dtype, count = reduced(taken)
-
-    def requests(given: torch.Tensor, taken: torch.Tensor) -> list[Request]:
-        return [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, named, root)] if count else []
-
-    return plain(Call(kind, [given, taken], [taken], list), given, taken, requests)
+        are_plain = fits(kind, taken) and are_plain
+        expect_alike(kind, given, taken, of_taken=parts if kind == "reduce_scatter" else 1)
+    op = on_type(op, given.dtype)
+    dtype, count = _reduced(taken)
+    return of_tensors(kind, given, taken, are_plain, count, dtype, op, root)
 
 
 def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root: int = 0) -> Call:
@@ -187,18 +207,15 @@ def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root
 
     A rank that is not the root, and has no input or no output of its own, gives the same tensor for both.
     """
-    times = {"all_gather": (parts, 1), "gather": (parts, 1), "scatter": (1, parts)}.get(kind, (1, 1))
     # Tensors of messages may have any layout, because the numbers are sent in their order.
-    if given.is_sparse or kind not in ("send", "recv"):
-        contiguous(kind, given), contiguous(kind, taken)
+    of_any_layout = kind in ("send", "recv") and not given.is_sparse
+    are_plain = is_plain(given) if of_any_layout else fits(kind, given)
     if given is not taken:
-        expect_alike(kind, given, taken, *times)
+        are_plain = fits(kind, taken) and are_plain
+        of_given, of_taken = {"all_gather": (parts, 1), "gather": (parts, 1), "scatter": (1, parts)}[kind]
+        expect_alike(kind, given, taken, of_given, of_taken)
     dtype, count = moved(taken if kind == "scatter" else given)
-
-    def requests(given: torch.Tensor, taken: torch.Tensor) -> list[Request]:
-        return [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, "sum", root)] if count else []
-
-    return plain(Call(kind, [given, taken], [taken], list), given, taken, requests)
+    return of_tensors(kind, given, taken, are_plain, count, dtype, "sum", root)
 
 
 def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, of_given: int = 1, of_taken: int = 1) -> None:
@@ -223,5 +240,6 @@ def expect_same_type(kind: str, given: torch.Tensor, taken: torch.Tensor) -> Non
     """Checks that two tensors have the same type and device."""
     if given.dtype != taken.dtype:
         raise TypeError(f"{kind}: the output is of {taken.dtype}, and the input of {given.dtype}")
-    if given.device != taken.device:
+    # The numbers are compared faster.
+    if given.get_device() != taken.get_device():
         raise ValueError(f"{kind}: the output is on {taken.device}, and the input on {given.device}")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from ._collectives import Request
+from ._collectives import Op, Request
 from ._torch_calls import (
     Call,
-    check_reduction,
-    contiguous,
     expect_alike,
     expect_same_type,
+    fits,
     is_plain,
     moved,
     moving,
-    operation,
-    plain,
+    of_tensors,
+    on_type,
     reducing,
 )
 
@@ -30,35 +28,38 @@ def into_list(
     if kind == "gather" and rank != root:
         return moving(kind, given, given, size, root)
     _expect_list(kind, taken, given, size)
-    contiguous(kind, given)
+    given_is_plain = fits(kind, given)
     counts = [moved(tensor)[1] for tensor in taken]
-    if counts[rank] != moved(given)[1]:
+    dtype, own = moved(given)
+    if counts[rank] != own:
         raise ValueError(f"{kind}: this rank gives {given.numel()} numbers, and takes {taken[rank].numel()} of its own")
     is_even = len(set(counts)) == 1
     if kind == "gather" and not is_even:
         raise ValueError("gather: the tensors of the list are of different sizes")
     in_one_piece = _whole(taken)
-    dtype = moved(given)[0]
+    name, count = (kind, counts[0]) if is_even else ("all_gather_v", counts)
+    call = Call(kind, [given, *taken], [list(taken)])
+    if not any(counts):
+        return call
+    if in_one_piece is not None and given_is_plain:
+        call.requests = [(name, given.data_ptr(), in_one_piece.data_ptr(), count, dtype, "sum", root)]
+        return call
 
-    def requests() -> list[Request]:
+    def prepare() -> list[Request]:
         room = in_one_piece
         if room is None:
             room = given.new_empty(sum(tensor.numel() for tensor in taken))
             call.finish = lambda: _spread(room, taken)
-        sent = given
-        if not is_plain(given):
-            sent = given.resolve_conj().resolve_neg().contiguous()
+        sent = given if given_is_plain else given.resolve_conj().resolve_neg().contiguous()
         call.copy = [sent, room]
-        name, count = (kind, counts[0]) if is_even else ("all_gather_v", counts)
-        return [(name, sent.data_ptr(), room.data_ptr(), count, dtype, "sum", root)] if any(counts) else []
+        return [(name, sent.data_ptr(), room.data_ptr(), count, dtype, "sum", root)]
 
-    call = Call(kind, [given, *taken], [list(taken)], requests)
-    call.copies = in_one_piece is None or not is_plain(given)
+    call.prepare = prepare
     return call
 
 
 def of_list(
-    kind: str, given: Sequence[torch.Tensor], taken: torch.Tensor, rank: int, size: int, op: Any = None, root: int = 0
+    kind: str, given: Sequence[torch.Tensor], taken: torch.Tensor, rank: int, size: int, op: Op = "sum", root: int = 0
 ) -> Call:
     """Makes a "reduce_scatter" or "scatter" of a list with a tensor for each rank, all of one size."""
     if kind == "scatter" and rank != root:
@@ -67,12 +68,12 @@ def of_list(
     if any(tensor.numel() != taken.numel() for tensor in given):
         raise ValueError(f"{kind}: not all tensors of the list have as many numbers as the output, {taken.numel()}")
 
-    contiguous(kind, taken)
-    if kind == "reduce_scatter":
-        check_reduction(operation(op, taken.dtype), taken)
+    is_copied = not fits(kind, taken)
+    on_type(op, taken.dtype)
     in_one_piece = _whole(given)
+    call = Call(kind, [*given, taken], [taken])
 
-    def requests() -> list[Request]:
+    def prepare() -> Sequence[Request]:
         whole = in_one_piece
         if whole is None:
             whole = torch.cat([tensor.reshape(-1) for tensor in given])
@@ -80,12 +81,14 @@ def of_list(
             of_whole = moving(kind, whole, taken, size, root)
         else:
             of_whole = reducing(kind, whole, taken, op, size)
-        requests = of_whole.requests()
+        requests = of_whole.prepared()
         call.copy, call.finish = [whole, of_whole], of_whole.finish
         return requests
 
-    call = Call(kind, [*given, taken], [taken], requests)
-    call.copies = in_one_piece is None or not is_plain(taken)
+    if in_one_piece is None or is_copied:
+        call.prepare = prepare
+    else:
+        call.requests = prepare()
     return call
 
 
@@ -95,11 +98,13 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
         if len(tensors) != size:
             raise ValueError(f"all_to_all: {len(tensors)} tensors in the {name} list, for {size} ranks")
     for given_one, taken_one in zip(given, taken, strict=True):
-        contiguous("all_to_all", given_one), contiguous("all_to_all", taken_one)
+        fits("all_to_all", given_one), fits("all_to_all", taken_one)
         expect_same_type("all_to_all", given_one, taken_one)
     expect_alike("all_to_all", given[rank], taken[rank])
 
-    def requests() -> list[Request]:
+    call = Call("all_to_all", [*given, *taken], [list(taken)])
+
+    def prepare() -> list[Request]:
         taken[rank].copy_(given[rank].reshape(taken[rank].shape))
         messages = [
             moving(kind, tensor, tensor, size, peer)
@@ -107,14 +112,16 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
             for peer, tensor in enumerate(tensors)
             if peer != rank
         ]
-        asked = [request for message in messages for request in message.requests()]
-        call.copy = messages
-        call.finish = lambda: [message.finish() for message in messages if message.finish is not None]
-        return asked
+        call.copy, call.finish = messages, lambda: _finish(messages)
+        return [request for message in messages for request in message.prepared()]
 
-    call = Call("all_to_all", [*given, *taken], [list(taken)], requests)
-    call.copies = True
+    call.prepare = prepare
     return call
+
+
+def _finish(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call.finished()
 
 
 def with_splits(
@@ -124,17 +131,15 @@ def with_splits(
 
     It is one call on all ranks, even if only some of them give the numbers of rows.
     """
-    contiguous("all_to_all", given)
-    contiguous("all_to_all", taken)
+    are_plain = fits("all_to_all", given)
+    are_plain = fits("all_to_all", taken) and are_plain
     expect_same_type("all_to_all", given, taken)
     dtype, _ = moved(given)
-    counts = [_counts(given, given_rows, size, "input"), _counts(taken, taken_rows, size, "output")]
-
-    def requests(given: torch.Tensor, taken: torch.Tensor) -> list[Request]:
-        # A rank that neither sends nor receives anything must still make the call, as the others do.
-        return [("all_to_all_v", given.data_ptr(), taken.data_ptr(), (counts[0], counts[1]), dtype, "sum", 0)]
-
-    return plain(Call("all_to_all", [given, taken], [taken], list), given, taken, requests)
+    # A rank that neither sends nor receives anything must still make the call, as the others do.
+    counts = _counts(given, given_rows, size, "input"), _counts(taken, taken_rows, size, "output")
+    call = of_tensors("all_to_all_v", given, taken, are_plain, counts, dtype, "sum", 0)
+    call.name = "all_to_all"
+    return call
 
 
 def _counts(tensor: torch.Tensor, rows: Sequence[int], size: int, name: str) -> list[int]:

@@ -21,7 +21,12 @@ import torch
 import torch.distributed as dist
 
 from . import _threads
+from ._mscclpp import _Point
+from ._on_device import _stream_of_torch
+from ._torch_calls import Call
 
+#: Returns the handle of the current stream of a device.
+current_stream = _stream_of_torch()
 #: The time after which messages are made that no program waits for, in seconds.
 _PUT_OFF_FOR = 0.02
 #: How long the thread that makes them waits for further messages, in seconds.
@@ -31,19 +36,21 @@ _IDLE_FOR = 10.0
 class PutOff:
     """A message that was put off, and its result."""
 
-    def __init__(self, kind: str, tensor: torch.Tensor, peer: int) -> None:
-        self.kind, self.tensor, self.peer = kind, tensor, peer
+    def __init__(self, call: Call, peer: int) -> None:
+        self.call, self.peer = call, peer
+        self.tensor: torch.Tensor = call.tensors[0]
         self.since = time.monotonic()
         self.work: Any = None
         self.error: Exception | None = None
-        #: The end of the work that was in the program's stream. The message waits for it.
-        self.behind: torch.cuda.Event | None = None
-        self.stream: Any = None
+        #: The end of the work that was in the program's stream, which the message waits for, and that stream.
+        self.behind: _Point | None = None
+        self.stream: int | None = None
         self.is_captured = False
-        if tensor.is_cuda:
-            self.stream = torch.cuda.current_stream(tensor.device)
-            self.behind = self.stream.record_event()
-            self.is_captured = torch.cuda.is_current_stream_capturing()
+        if self.tensor.is_cuda:
+            device = self.tensor.get_device()
+            self.stream = current_stream(device)
+            self.behind = _Point(device, self.stream)
+            self.is_captured = self.behind.is_captured
 
 
 class Messages:
@@ -55,16 +62,19 @@ class Messages:
         #: Ends the waits of `_make` for good.
         self._give_up = give_up
         self._waiting: list[PutOff] = []
+        #: Whether there are messages that are not made, or are being made.
+        self.are_any = False
         self._changed = threading.Condition(threading.RLock())
         #: Whether a thread makes the messages that no program waits for.
         self._is_watched = False
         self._is_ending = False
 
-    def put_off(self, kind: str, tensor: torch.Tensor, peer: int) -> Message:
+    def put_off(self, call: Call, peer: int) -> Message:
         """Adds a message."""
-        message = PutOff(kind, tensor, peer)
+        message = PutOff(call, peer)
         with self._changed:
             self._waiting.append(message)
+            self.are_any = True
             if not self._is_watched and not message.is_captured:
                 self._is_watched = _threads.start("mscclpp-torch-messages", self._watch, self._end)
             elif len(self._waiting) == 1:
@@ -84,13 +94,15 @@ class Messages:
                     if message.work is None:
                         message.error = error if isinstance(error, Exception) else RuntimeError(repr(error))
                 raise
+            finally:
+                self.are_any = bool(self._waiting)
 
     def drop(self, reason: str) -> None:
         """Lets all messages that were put off fail."""
         with self._changed:
             for message in self._waiting:
                 message.error = RuntimeError(reason)
-            self._waiting = []
+            self._waiting, self.are_any = [], False
 
     def _watch(self) -> None:
         """Makes messages that have waited for long, until there have been none for a while."""

@@ -14,13 +14,14 @@ def op(opts: Any) -> Any:
     return getattr(opts, "reduceOp", opts)
 
 
+_NO_TIME = timedelta(0)
 #: The fields of options, in the order of the arguments that may replace them, and the names of these arguments.
 _FIELDS = {"rootRank": "root", "reduceOp": "op", "timeout": "timeout"}
 
 
 def options(kind: Any, opts: Any, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Returns the options of a call, which may also be given as separate arguments: root, operation and time-out."""
-    if isinstance(opts, kind) or (opts is None and not more and not named):
+    if type(opts) is kind or isinstance(opts, kind) or (opts is None and not more and not named):
         return opts
     made = kind()
     fields = {name: field for field, name in _FIELDS.items() if hasattr(made, field)}
@@ -38,8 +39,8 @@ def root(opts: Any) -> int:
 
 
 def seconds(opts: Any) -> float | None:
-    timeout = getattr(opts, "timeout", None)
-    return timeout.total_seconds() if isinstance(timeout, timedelta) and timeout > timedelta(0) else None
+    timeout: timedelta = getattr(opts, "timeout", _NO_TIME)
+    return timeout.total_seconds() if timeout > _NO_TIME else None
 
 
 def some(opts: Any) -> tuple[Any, ...]:

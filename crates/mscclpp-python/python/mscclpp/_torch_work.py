@@ -15,24 +15,21 @@ import torch
 import torch.distributed as dist
 
 from . import _threads
-from ._collectives import Collectives
+from ._collectives import Collectives, Request
 from ._errors import Error
-from ._mscclpp import ErrorCode
+from ._mscclpp import ErrorCode, _Point
 from ._torch_calls import Call
-from ._torch_messages import PutOff, be_relaxed_about_captures
+from ._torch_messages import PutOff, be_relaxed_about_captures, current_stream
 from ._torch_refusals import add_consequences, all_refuse, reason_in, reason_of
 
 _LOG = logging.getLogger("mscclpp.torch")
 #: How often the thread checks whether calls take too long, in seconds.
 _WATCH_EVERY = 0.2
-#: How long the thread waits for further calls, in seconds.
-_IDLE_FOR = 10.0
+#: How often it looks for further calls before it ends.
+_IDLE_FOR = 50
 _NO_TIME = timedelta(0)
 #: The most numbers that the tensors of a work may have that is kept for torch.
 _FEW = 16
-#: Returns the handle of the current stream of a device, which is cheaper than a stream object. Some versions of torch
-#: do not have it.
-_current_handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Work(dist.Work):  # type: ignore[misc]
@@ -42,10 +39,10 @@ class Work(dist.Work):  # type: ignore[misc]
     simulated devices. The tensors are kept until then.
     """
 
-    _event: torch.cuda.Event | None = None
-    #: The stream that was current when the calls were made, and the stream that the calls are in.
-    _made_on: Any = None
-    _stream: Any = None
+    #: The point behind the calls, in the stream of the lane. None on simulated devices.
+    _point: _Point | None = None
+    #: The stream that was current when the calls were made. None if there were several.
+    _made_on: int | None = None
     _future: Any = None
     _error: Exception | None = None
     _is_done = False
@@ -56,11 +53,10 @@ class Work(dist.Work):  # type: ignore[misc]
     def __init__(self, lane: Lane, calls: Sequence[Call], blocks: bool, timeout: float) -> None:
         super().__init__()
         self._lane, self._blocks, self._timeout = lane, blocks, timeout
+        self._names = _names(calls)
         if len(calls) == 1:
-            call = calls[0]
-            self._names, self._results, self._kept = call.name, call.results, call.tensors
+            self._results, self._kept = calls[0].results, calls[0].tensors
         else:
-            self._names = ", ".join(sorted({call.name for call in calls}))
             self._results = [result for call in calls for result in call.results]
             self._kept = [tensor for call in calls for tensor in call.tensors]
 
@@ -68,16 +64,17 @@ class Work(dist.Work):  # type: ignore[misc]
         """Make later work of the current stream wait for the calls. With a time, block the host for so long."""
         if self._error is not None:
             raise self._error
-        if self._event is None:
+        if self._point is None:
             self._complete(timeout.total_seconds())
             self._kept = ()
             return True
-        self._lane.check()
-        current = self._lane.current_stream()
-        if current is not self._stream and current != self._stream:
-            current.wait_event(self._event)
-        if current is not self._made_on and current != self._made_on:
-            self._tell_allocator(current)
+        lane = self._lane
+        lane.check()
+        current = current_stream(lane.index)
+        if current != lane.handle:
+            self._point.hold(current)
+        if current != self._made_on:
+            self._tell_allocator(torch.cuda.current_stream(lane.device))
         if self._blocks or timeout > _NO_TIME:
             self._block(timeout.total_seconds() or self._timeout)
         self._kept = ()
@@ -89,20 +86,20 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def block_current_stream(self) -> None:
         """Make later work of the current stream wait for the calls, and never block the host."""
-        if self._event is None:
+        if self._point is None:
             self._complete()
         else:
-            self._lane.current_stream().wait_event(self._event)
+            self._point.hold(current_stream(self._lane.index))
 
     def is_completed(self) -> bool:
         """Whether the calls are complete, or failed."""
         if self._error is not None or self._is_done:
             return True
-        if self._event is None:
+        if self._point is None:
             # Work of a simulated device is complete when a thread has waited for it.
             self._complete()
             return True
-        return bool(self._event.query())
+        return self._point.is_complete()
 
     def is_success(self) -> bool:
         """Whether the calls are complete, and did not fail."""
@@ -110,7 +107,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def exception(self) -> Exception | None:
         """Return the error of the calls, if one is known."""
-        if self._error is None and self._event is not None and self._event.query():
+        if self._error is None and self._point is not None and self._point.is_complete():
             self._lane.look()
         return self._error or self._lane.tell()
 
@@ -121,20 +118,20 @@ class Work(dist.Work):  # type: ignore[misc]
     def get_future(self) -> Any:
         """A future of the results, with which other streams wait."""
         if self._future is None:
-            if self._event is None:
+            if self._point is None:
                 self.wait()
                 self._future = torch.futures.Future()
                 self._future.set_result(self._results)
             else:
                 # The future waits for the present end of the stream, which is at or after the end of these calls.
                 self._future = torch.futures.Future(devices=[self._lane.device])
-                with torch.cuda.stream(self._stream):
+                with torch.cuda.stream(self._lane.stream):
                     self._future.set_result(self._results)
         return self._future
 
     def __del__(self) -> None:
-        if self._kept and self._event is not None:
-            self._tell_allocator(self._stream)
+        if self._kept and self._point is not None:
+            self._tell_allocator(self._lane.stream)
         if self._names == "all_reduce" and len(self._results) == 1 and self._results[0].numel() <= _FEW:
             # The C++ part of DDP's reducer may still hold this work, and wait with it for a number of ranks. Without
             # the Python object the work never completes, and has no future.
@@ -153,9 +150,9 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def _block(self, seconds: float) -> None:
         """Blocks until the calls are complete. If they are not complete in time, they are aborted."""
-        assert self._event is not None
+        assert self._point is not None
         deadline = time.monotonic() + seconds
-        while not self._event.query():
+        while not self._point.is_complete():
             if time.monotonic() > deadline:
                 self._lane.give_up(self._names, seconds)
                 break
@@ -173,7 +170,7 @@ class Lane:
     def __init__(
         self, collectives: Collectives, timeout: float, described: str, store: Any, forget: Callable[[Lane], None]
     ) -> None:
-        self.collectives = collectives
+        self.collectives, self._made = collectives, collectives._made
         #: The place where ranks say that they refuse calls of this communicator. None if it is for messages only.
         self._store = store
         #: Makes the group form another communicator at its next call.
@@ -193,21 +190,26 @@ class Lane:
         #: The works on a simulated device that the program has not waited for, with calls that are finished then.
         self._simulated: list[tuple[Work, Sequence[Call]]] = []
         self._completing = threading.RLock()
-        #: The works on a GPU: the event, the time by which it must be complete, the names, and the time-out.
-        self._followed: collections.deque[tuple[torch.cuda.Event, float, str, float]] = collections.deque()
+        #: The names of the last calls on a GPU, until the thread that checks calls follows them.
+        self._last: str | None = None
+        #: The calls on a GPU that it follows: the point behind them, the time by which they must be complete, the names,
+        #: and the time-out.
+        self._followed: collections.deque[tuple[_Point, float, str, float]] = collections.deque()
         self._changed = threading.Condition()
-        #: Whether a thread checks these.
+        #: Whether the thread runs.
         self._is_watched = False
         self._is_ending = False
         self._is_closed = False
-        self._current: tuple[int | None, Any] = (None, None)
         #: The last works with few numbers that the program has dropped.
         self.let_go: collections.deque[Work] = collections.deque(maxlen=256)
-        if collectives.is_simulated:
-            self.device, self.stream = torch.device("cpu"), None
-        else:
-            self.device = torch.device("cuda", collectives.device)
+        #: The device, and its number for PyTorch; the stream, and its handle.
+        self.device, self.index = torch.device("cpu"), -1
+        self.stream: Any = None
+        self.handle = 0
+        if not collectives.is_simulated:
+            self.device, self.index = torch.device("cuda", collectives.device), collectives.device
             self.stream = torch.cuda.Stream(self.device, priority=-1)
+            self.handle = self.stream.cuda_stream
 
     def run(
         self,
@@ -216,87 +218,69 @@ class Lane:
         blocks: bool = False,
         behind: Sequence[PutOff] | None = None,
         in_current: bool = False,
-    ) -> Work:
+    ) -> Work | None:
         """Puts calls into the lane's stream, together. They wait for the current stream, or for the work that
         `behind` waits for.
 
-        With `in_current` they go into the current stream itself. It is for calls that the program waits for at once,
-        and takes less time.
+        With `in_current` they go into the current stream itself, and on a GPU there is no work to wait for.
         """
         self.check()
-        work = Work(self, calls, blocks, timeout or self.timeout)
+        work = None
         try:
             if self.stream is None:
+                work = Work(self, calls, blocks, timeout or self.timeout)
                 self._run_simulated(calls, work)
                 return work
-            is_here = torch.cuda.current_device() == self.device.index
-            if in_current and is_here:
-                work._made_on = self.current_stream()
-                self._put(calls, work, work._made_on)
-                return work
-            if behind is None:
-                work._made_on = self.current_stream()
-                self.stream.wait_stream(work._made_on)
-                if is_here and not _copy(calls):
-                    # The lane's stream need not become the current stream, which would take time. It is captured if
-                    # the current stream is.
-                    self._put(calls, work, self.stream)
-                    return work
+            if in_current:
+                self._put(calls, current_stream(self.index))
             else:
-                streams = {message.stream for message in behind}
-                work._made_on = streams.pop() if len(streams) == 1 else None
-                for message in behind:
-                    self.stream.wait_event(message.behind)
-            with torch.cuda.stream(self.stream):
-                self._put(calls, work, self.stream)
-            return work
+                work = Work(self, calls, blocks, timeout or self.timeout)
+                self._put_aside(calls, work, behind)
         except Exception as error:
             self._not_made(calls, error)
+        self._last = work._names if work is not None else _names(calls)
+        if timeout is not None and not self._follow(timeout):
+            self.look()
+        if not self._is_watched:
+            self._watch()
+        return work
 
-    def current_stream(self) -> Any:
-        """The program's current stream of the device. As long as it does not change, it is the same object."""
-        if _current_handle is None:
-            return torch.cuda.current_stream(self.device)
-        handle, stream = self._current
-        if handle != (handle := _current_handle(self.device.index)):
-            stream = torch.cuda.current_stream(self.device)
-            self._current = handle, stream
-        return stream
-
-    def _put(self, calls: Sequence[Call], work: Work, stream: Any) -> None:
+    def _put(self, calls: Sequence[Call], stream: int) -> None:
         """Puts calls into a stream, which must be the current one if they copy."""
-        if len(calls) == 1 and not calls[0].copies and calls[0].name not in _OF_A_ROOT:
-            requests = calls[0].requests()
-            if requests:
-                self.collectives.enqueue(requests, stream.cuda_stream)
-        else:
-            self._put_several(calls, stream)
-        work._stream = stream
-        work._event = stream.record_event()
-        if not torch.cuda.is_current_stream_capturing():
-            self._follow(work)
+        requests = _requests(calls)
+        if requests:
+            self._made.enqueue(requests, stream)
+        for call in calls:
+            call.finished()
 
-    def _put_several(self, calls: Sequence[Call], stream: Any) -> None:
-        with torch.no_grad() if _copy(calls) else contextlib.nullcontext():
-            requests = [request for call in calls for request in call.requests()]
-            if self._store is not None and any(call.name in _OF_A_ROOT for call in calls):
-                requests.append(_BARRIER)
-            if requests:
-                self.collectives.enqueue(requests, stream.cuda_stream)
-            for call in calls:
-                if call.finish is not None:
-                    call.finish()
+    def _put_aside(self, calls: Sequence[Call], work: Work, behind: Sequence[PutOff] | None) -> None:
+        """Puts calls into the lane's stream."""
+        points: list[Any]
+        if behind is None:
+            work._made_on = current_stream(self.index)
+            points = [work._made_on]
+        else:
+            streams = {message.stream for message in behind}
+            work._made_on = streams.pop() if len(streams) == 1 else None
+            points = [message.behind for message in behind]
+        if _copy(calls):
+            self._made.enqueue_behind([], self.handle, points)
+            with torch.cuda.stream(self.stream):
+                self._put(calls, self.handle)
+            work._point = self._made.enqueue_behind([], self.handle, [])
+        else:
+            # The lane's stream need not become the current stream, which would take time.
+            work._point = self._made.enqueue_behind(_requests(calls), self.handle, points)
 
     def _run_simulated(self, calls: Sequence[Call], work: Work) -> None:
         if _copy(calls):
             # The memory that it copies may be the result of earlier calls.
             self.complete(work._names, work._timeout)
-        with torch.no_grad():
-            requests = [request for call in calls for request in call.requests()]
-        if self._store is not None and _are_of_all(calls):
+        requests = [request for call in calls for request in call.prepared()]
+        if _are_of_all(calls):
             requests.append(_BARRIER)
         if requests:
-            self.collectives.enqueue(requests, 0)
+            self._made.enqueue(requests, 0)
         self._simulated.append((work, calls))
 
     def _not_made(self, calls: Sequence[Call], error: Exception) -> NoReturn:
@@ -336,7 +320,7 @@ class Lane:
                 pause = 0.00002
                 # After an error of the collectives, the waits of these calls end, or have ended before.
                 with contextlib.suppress(Error):
-                    while not self.collectives._made.enqueue([], 0):
+                    while not self._made.enqueue([], 0):
                         check()
                         time.sleep(pause)
                         pause = min(1.5 * pause, 0.002)
@@ -350,9 +334,8 @@ class Lane:
             for work, calls in waiting:
                 work._error = self.error
                 for call in calls:
-                    if call.finish is not None and work._error is None:
-                        with torch.no_grad():
-                            call.finish()
+                    if work._error is None:
+                        call.finished()
                 work._is_done = True
             self.check()
 
@@ -410,7 +393,7 @@ class Lane:
         reason = f"{self.described}: {names} took longer than {seconds:g} s"
         self.abort(reason)
         try:
-            self.collectives.synchronize(self.stream.cuda_stream if self.stream is not None else 0)
+            self._synchronize()
             error: Exception = RuntimeError(reason)
         except Exception as why:
             why.add_note(reason)
@@ -434,10 +417,7 @@ class Lane:
             if self.stream is None:
                 self.complete("calls", self.timeout)
             elif self.error is None:
-                # Some calls are in streams of the program.
-                for event, *_ in list(self._followed):
-                    self.stream.wait_event(event)
-                self.collectives.synchronize(self.stream.cuda_stream)
+                self._synchronize()
         finally:
             with self._changed:
                 self._is_gone = True
@@ -447,18 +427,28 @@ class Lane:
             # No other call will raise it.
             self.check()
 
+    def _synchronize(self) -> None:
+        """Waits until all calls are complete or have failed. Some are in streams of the program."""
+        last = self._made.last_call()
+        if last is not None and self.stream is not None:
+            last.hold(self.handle)
+        self.collectives.synchronize(self.handle)
+
     # Calls that take too long on GPUs, where no thread of the program waits on the host.
 
-    def _follow(self, work: Work) -> None:
-        assert work._event is not None
-        # The thread goes on to later works by itself, so it is notified of the first one only.
-        self._followed.append((work._event, time.monotonic() + work._timeout, work._names, work._timeout))
-        if self._is_watched and len(self._followed) > 1:
-            return
+    def _follow(self, seconds: float) -> bool:
+        """Lets the thread follow the last calls. Returns False if they are complete."""
+        # The point is made after this, so it is behind the calls of other threads that are not named any more.
+        names, self._last = self._last, None
+        point = self._made.last_call()
+        if names is None or point is None:
+            return False
+        self._followed.append((point, time.monotonic() + seconds, names, seconds))
+        return True
+
+    def _watch(self) -> None:
         with self._changed:
-            if self._is_watched:
-                self._changed.notify()
-            else:
+            if not self._is_watched:
                 self._is_watched = _threads.start("mscclpp-torch-watch", self._watch_calls, self._end)
 
     def _end(self) -> None:
@@ -469,30 +459,35 @@ class Lane:
 
     def _watch_calls(self) -> None:
         be_relaxed_about_captures()
-        torch.cuda.set_device(self.device)
+        n_idle = 0
         while True:
             with self._changed:
-                if not self._followed and not self._is_closed and not self._is_ending:
-                    self._changed.wait(_IDLE_FOR)
-                if not self._followed or self._is_ending:
-                    # The next call starts another thread. So a group that is not destroyed can be freed.
-                    self._is_watched = False
+                if self._changed.wait_for(lambda: self._is_ending or self._is_closed, _WATCH_EVERY):
                     return
-            # Calls are carried out in one order, even in several streams: when one is complete, those before it are.
-            n = len(self._followed)
-            while n > 0 and not self._followed[n - 1][0].query():
-                n //= 2
-            for _ in range(n):
-                self._followed.popleft()
-            if n > 0:
-                self.look()
-            if n == 0 and time.monotonic() > self._followed[0][1]:
-                _, _, names, seconds = self._followed[0]
-                self.give_up(names, seconds)
+                n_idle = 0 if self._followed or self._last is not None else n_idle + 1
+                if n_idle > _IDLE_FOR:
+                    # The next call starts another thread. So a group that is not destroyed can be freed. A call sets
+                    # `_last` and then looks whether there is a thread.
+                    self._is_watched = False
+                    if self._last is None:
+                        return
+                    self._is_watched = True
+                late = self._late()
+            if late is not None:
+                self.give_up(*late)
                 return
-            with self._changed:
-                if not self._is_ending:
-                    self._changed.wait(_WATCH_EVERY)
+
+    def _late(self) -> tuple[str, float] | None:
+        """Looks at the calls. Returns the names and the time-out of some that have taken too long."""
+        # Calls are carried out in one order, even in several streams: when one is not complete, those behind it are not.
+        has_completed = self._last is not None and not self._follow(self.timeout)
+        while self._followed and self._followed[0][0].is_complete():
+            self._followed.popleft()
+            has_completed = True
+        if has_completed:
+            self.look()
+        now = time.monotonic()
+        return next(((names, seconds) for _, due, names, seconds in list(self._followed) if now > due), None)
 
 
 class OfGloo(dist.Work):  # type: ignore[misc]
@@ -519,11 +514,27 @@ class OfGloo(dist.Work):  # type: ignore[misc]
 
 
 def _copy(calls: Sequence[Call]) -> bool:
-    return any(call.copies for call in calls)
+    return any(call.prepare is not None for call in calls)
+
+
+def _names(calls: Sequence[Call]) -> str:
+    return calls[0].name if len(calls) == 1 else ", ".join(sorted({call.name for call in calls}))
+
+
+def _requests(calls: Sequence[Call]) -> list[Request]:
+    """Returns the requests of calls on a GPU, when the copies for them are in the current stream."""
+    requests: list[Request] = []
+    are_of_a_root = False
+    for call in calls:
+        requests += call.prepared()
+        are_of_a_root = are_of_a_root or call.name in _OF_A_ROOT
+    if are_of_a_root:
+        requests.append(_BARRIER)
+    return requests
 
 
 #: With it, a call is complete only when all ranks have made it, and a refusal fails it on all of them.
-_BARRIER = ("barrier", 0, 0, 0, "uint8", "sum", 0)
+_BARRIER: Request = ("barrier", 0, 0, 0, "uint8", "sum", 0)
 #: The calls in which a rank may need nothing of the others, and which rarely matter for speed.
 _OF_A_ROOT = ("gather", "scatter")
 

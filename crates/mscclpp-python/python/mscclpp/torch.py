@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +25,7 @@ from ._collectives import Collectives
 from ._mscclpp import Communicator, TcpBootstrap, _log_meeting, device_count
 from ._torch_calls import Call
 from ._torch_messages import Messages, PutOff
-from ._torch_work import Lane, OfGloo, Work
+from ._torch_work import _BARRIER, Lane, OfGloo, Work
 
 #: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
 _ON_SIMULATED = os.environ.get("MSCCLPP_TORCH_SIMULATED") == "1"
@@ -56,6 +56,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         # Older versions of torch have this form only for a group that Python derives.
         super().__init__(rank, size)
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._ranks = tuple(range(size))
         self._described = f"rank {rank} of {size}" + (f" of group {name}" if name else "")
         self._lanes: dict[str, Lane] = {}
         self._coalescing = _Coalescing()
@@ -88,7 +89,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("allreduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("allreduce", [tensor], asked.coalesced([tensor], opts))
-        return self._run(tensor, lambda: [self._reducing("all_reduce", tensor, tensor, opts)], opts)
+        return self._run(tensor, lambda: self._reducing("all_reduce", [(tensor, tensor)], opts), opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
@@ -99,9 +100,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo(
                 "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, asked.coalesced(tensors, opts)
             )
-        return self._run(
-            tensors[0], lambda: [self._reducing("all_reduce", tensor, tensor, opts) for tensor in tensors], opts
-        )
+        return self._run(tensors[0], lambda: self._reducing("all_reduce", zip(tensors, tensors), opts), opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensor of one."""
@@ -117,7 +116,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("reduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("reduce", [tensor], opts)
-        return self._run(tensor, lambda: [self._reducing("reduce", tensor, tensor, opts, asked.root(opts))], opts)
+        return self._run(tensor, lambda: self._reducing("reduce", [(tensor, tensor)], opts, asked.root(opts)), opts)
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensors of all, which may be of different sizes."""
@@ -166,10 +165,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             # On a rank that does not take the result, the input stands in for the output.
             ends = [(root, part, taken if root == self._rank else part) for root, part in enumerate(given)]
             return self._run(
-                taken, lambda: [self._reducing("reduce", part, end, opts, root) for root, part, end in ends], opts
+                taken,
+                lambda: [call for root, *pair in ends for call in self._reducing("reduce", [pair], opts, root)],
+                opts,
             )
         return self._run(
-            taken, lambda: [lists.of_list("reduce_scatter", given, taken, self._rank, self._size, asked.op(opts))], opts
+            taken,
+            lambda: [
+                lists.of_list("reduce_scatter", given, taken, self._rank, self._size, calls.operation(asked.op(opts)))
+            ],
+            opts,
         )
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
@@ -180,8 +185,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """`reduce_scatter_single` of several tensors."""
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts)
-        pairs = zip(outputs, inputs, strict=True)
-        return self._run(inputs[0], lambda: [self._reducing("reduce_scatter", i, o, opts) for o, i in pairs], opts)
+        pairs = zip(inputs, outputs, strict=True)
+        return self._run(inputs[0], lambda: self._reducing("reduce_scatter", pairs, opts), opts)
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give one rank the tensors of all."""
@@ -270,7 +275,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._messages.make()
         if "all" not in self._lanes and not _ON_SIMULATED:
             return self._gloo("barrier", *asked.some(opts))
-        call = Call("barrier", [], [], lambda: [("barrier", 0, 0, 0, "uint8", "sum", 0)])
+        call = Call("barrier", [], [], [_BARRIER])
         lane = self._lane(torch.device("cpu") if _ON_SIMULATED else self._lanes["all"].device)
         return lane.run([call], asked.seconds(opts), blocks=True)
 
@@ -393,8 +398,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # Steps of the methods above.
 
-    def _reducing(self, kind: str, given: Any, taken: Any, opts: Any, root: int = 0) -> Call:
-        return calls.reducing(kind, given, taken, asked.op(opts), self._size, root)
+    def _reducing(self, kind: str, pairs: Iterable[Any], opts: Any, root: int = 0) -> list[Call]:
+        op = calls.operation(asked.op(opts))
+        return [calls.reducing(kind, given, taken, op, self._size, root) for given, taken in pairs]
 
     def _moving(self, kind: str, given: Any, taken: Any, root: int = 0) -> Call:
         return calls.moving(kind, given, taken, self._size, root)
@@ -405,19 +411,21 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         message = self._moving(kind, tensor, tensor, peer)
         if self._coalescing.calls is not None:
             return self._run(tensor, lambda: [message], None, are_messages=True)
-        return self._messages.put_off(kind, tensor, peer)
+        return self._messages.put_off(message, peer)
 
     def _make_messages(self, messages: list[PutOff]) -> None:
         by_ranks: dict[tuple[int, ...], list[PutOff]] = {}
         for message in messages:
             # Without collectives of all ranks, which may not all come here, the two ranks make their own.
-            ranks = tuple(range(self._size)) if "all" in self._lanes else tuple(sorted({self._rank, message.peer}))
+            ranks = self._ranks if "all" in self._lanes else tuple(sorted({self._rank, message.peer}))
             by_ranks.setdefault(ranks, []).append(message)
         # All ranks use the same order, since each waits for the peer to make the communicator.
         for ranks, some in sorted(by_ranks.items()):
-            (lane,) = {self._lane(m.tensor.device, list(ranks)) for m in some}
-            made = [self._moving(m.kind, m.tensor, m.tensor, ranks.index(m.peer)) for m in some]
-            work = lane.run(made, self._timeout.total_seconds(), behind=some)
+            (lane,) = {self._lane(m.tensor.device, ranks) for m in some}
+            made = [m.call for m in some]
+            if ranks != self._ranks:
+                made = [self._moving(m.call.name, m.tensor, m.tensor, ranks.index(m.peer)) for m in some]
+            work = lane.run(made, behind=some)
             for message in some:
                 message.work = work
 
@@ -446,30 +454,30 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _run(self, tensor: torch.Tensor, make: Callable[[], list[Call]], opts: Any, are_messages: bool = False) -> Any:
         """Makes calls, or adds them to those that `_end_coalescing` makes. `tensor` is on their device."""
-        self._messages.make()
-        device = tensor.device
+        if self._messages.are_any:
+            self._messages.make()
         try:
             made = make()
             if self._coalescing.calls is not None:
                 self._coalescing.calls += made
                 return None
-            if len(made) > 1 and any(call.tensors[0].device != device for call in made):
+            if len(made) > 1 and any(call.tensors[0].device != tensor.device for call in made):
                 devices = ", ".join(sorted({str(call.tensors[0].device) for call in made}))
                 raise ValueError(f"{made[0].name}: tensors of {devices} in calls that are made together")
         except Exception as error:
             if are_messages:
                 raise
             # The error ends a coalescing, so all its calls are refused.
-            self._lane(device).refuse_next(error)
-        if are_messages:
-            lane = self._lane(device, list(range(self._size)))
-        else:
-            lane = self._lane(device)
+            self._lane(tensor.device).refuse_next(error)
+        lane = self._lanes.get("all")
+        if lane is None or lane.index != tensor.get_device():
+            lane = self._lane(tensor.device, self._ranks if are_messages else None)
+        if not are_messages:
             lane.number += 1
         # Newer versions of torch say whether the program waits at once.
         return lane.run(made, asked.seconds(opts), in_current=not getattr(opts, "asyncOp", True))
 
-    def _lane(self, device: torch.device, ranks: list[int] | None = None) -> Lane:
+    def _lane(self, device: torch.device, ranks: Sequence[int] | None = None) -> Lane:
         """Returns the communicator of all ranks, or of some. The first call makes it, and blocks until all of its
         ranks call.
         """
@@ -478,12 +486,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if lane is None:
             if self._ended:
                 raise RuntimeError(self._ended)
-            lane = self._make_lane(device, key, ranks or list(range(self._size)))
+            lane = self._make_lane(device, key, ranks or self._ranks)
             if self._ended:
                 lane.abort(self._ended)
                 raise RuntimeError(self._ended)
             self._lanes[key] = lane
-        if lane.stream is not None and device.index not in (None, lane.device.index):
+        if lane.stream is not None and device.index not in (None, lane.index):
             error = ValueError(
                 f"{self._described} uses {lane.device}, not {device}: a group has one device for each rank"
             )
@@ -501,7 +509,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             with contextlib.suppress(Exception):
                 lane.close()
 
-    def _make_lane(self, device: torch.device, key: str, ranks: list[int]) -> Lane:
+    def _make_lane(self, device: torch.device, key: str, ranks: Sequence[int]) -> Lane:
         rank, seconds = ranks.index(self._rank), self._timeout.total_seconds()
         if _ON_SIMULATED:
             index = self._rank % device_count()

@@ -1,0 +1,115 @@
+"""What the backend `mscclpp` of torch.distributed does on a GPU: points in streams, and the thread that checks calls.
+
+The tensors are in memory of simulated devices, which the backend takes for GPUs. They have one stream, 0.
+"""
+
+import contextlib
+import logging.handlers
+import os
+import queue
+from datetime import timedelta
+
+import mscclpp
+import numpy as np
+import pytest
+from test_torch_backend import IMPORTS, free_port
+
+import ranks
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="gpu: by_torch.py --backend mscclpp")
+
+
+def join(rank, n, port):
+    """Makes a group whose communicators take the device for a GPU. Returns the module `torch.distributed`."""
+    import torch.distributed as dist
+
+    os.environ["MSCCLPP_TORCH_SIMULATED"] = "1"
+    import mscclpp._torch_work as works
+    import mscclpp.torch as backend
+
+    class Stream:
+        cuda_stream = 0
+
+    def collectives(*args, **named):
+        made = mscclpp.Collectives(*args, **named)
+        made.is_simulated = False
+        return made
+
+    backend.Collectives = collectives
+    works.current_stream = lambda _device: 0
+    torch.cuda.Stream = lambda *_, **__: Stream()
+    torch.cuda.stream = lambda _stream: contextlib.nullcontext()
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("mscclpp", init_method=address, rank=rank, world_size=n)
+    return dist
+
+
+def own(rank, count=100):
+    """Returns a tensor in memory of the device."""
+    x = torch.from_dlpack(mscclpp.GpuBuffer(count, dtype=np.float32))
+    x[:] = rank + 1
+    return x
+
+
+def calls(rank, n, _address, port):
+    dist = join(rank, n, port)
+    lane_of = dist.group.WORLD._lanes.get
+    total = n * (n + 1) // 2
+    dist.all_reduce(x := own(rank))
+    lane = lane_of("all")
+    assert lane.stream is not None and lane._is_watched
+    mscclpp.synchronize()
+    assert (x == total).all()
+    work = dist.all_reduce(x := own(rank), async_op=True)
+    assert work.wait() and work.wait(timedelta(seconds=IMPORTS)) and work.is_completed()
+    assert (x == total).all() and work.result() == [x]
+    with dist._coalescing_manager(async_ops=True) as coalesced:
+        many = [own(rank) for _ in range(3)]
+        for x in many:
+            dist.all_reduce(x)
+    coalesced.wait()
+    dist.barrier()
+    assert all((x == total).all() for x in many)
+    # A list in one piece, whose place among the ranks is that of each.
+    gathered = own(0, 100 * n)
+    dist.all_gather(list(gathered.chunk(n)), own(rank))
+    dist.barrier()
+    assert all((part == r + 1).all() for r, part in enumerate(gathered.chunk(n)))
+    # What one rank refuses fails on all.
+    with pytest.raises(ValueError, match="must be contiguous"):
+        dist.all_reduce(own(rank, 4).view(2, 2).t())
+    dist.all_reduce(x := own(rank))
+    dist.barrier()
+    assert (x == total).all()
+    dist.destroy_process_group()
+
+
+def test_calls():
+    ranks.run(2, calls, free_port(), timeout=IMPORTS)
+
+
+def late(rank, n, _address, port):
+    dist = join(rank, n, port)
+    dist.all_reduce(own(rank))
+    dist.barrier()
+    group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        # It makes no further call.
+        return store.wait(["given up"], timedelta(seconds=IMPORTS))
+    lines, logger = queue.SimpleQueue(), logging.getLogger("mscclpp.torch")
+    logger.addHandler(logging.handlers.QueueHandler(lines))
+    group.set_timeout(timedelta(seconds=1))
+    dist.all_reduce(own(rank))
+    assert not group._lanes["all"]._made.last_call().is_complete()
+    # Only the thread waits for the call.
+    line = lines.get(timeout=IMPORTS).getMessage()
+    assert "all_reduce took longer than 1 s" in line, line
+    with pytest.raises(Exception, match="took longer than 1 s"):
+        dist.all_reduce(own(rank))
+    store.set("given up", "")
+
+
+def test_a_call_that_takes_too_long_is_given_up():
+    ranks.run(2, late, free_port(), timeout=IMPORTS)

@@ -64,26 +64,29 @@ class Messages:
         self._waiting: list[PutOff] = []
         #: Whether there are messages that are not made, or are being made.
         self.are_any = False
-        self._changed = threading.Condition(threading.RLock())
-        #: Whether a thread makes the messages that no program waits for.
-        self._is_watched = False
+        #: Whether there were any since the thread that makes them has looked.
+        self._were_any = False
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        #: Whether a thread makes the messages that no program waits for, and whether it waits until there is one.
+        self._is_watched = self._is_asleep = False
         self._is_ending = False
 
     def put_off(self, call: Call, peer: int) -> Message:
         """Adds a message."""
         message = PutOff(call, peer)
-        with self._changed:
+        with self._lock:
             self._waiting.append(message)
-            self.are_any = True
-            if not self._is_watched and not message.is_captured:
-                self._is_watched = _threads.start("mscclpp-torch-messages", self._watch, self._end)
-            elif len(self._waiting) == 1:
+            self.are_any = self._were_any = True
+            if self._is_asleep:
                 self._changed.notify()
+            elif not self._is_watched and not message.is_captured:
+                self._is_watched = _threads.start("mscclpp-torch-messages", self._watch, self._end)
         return Message(self, message)
 
     def make(self) -> None:
         """Makes all messages that were put off, together. After this call no other thread is making messages either."""
-        with self._changed:
+        with self._lock:
             waiting, self._waiting = self._waiting, []
             if not waiting:
                 return
@@ -99,7 +102,7 @@ class Messages:
 
     def drop(self, reason: str) -> None:
         """Lets all messages that were put off fail."""
-        with self._changed:
+        with self._lock:
             for message in self._waiting:
                 message.error = RuntimeError(reason)
             self._waiting, self.are_any = [], False
@@ -107,9 +110,19 @@ class Messages:
     def _watch(self) -> None:
         """Makes messages that have waited for long, until there have been none for a while."""
         be_relaxed_about_captures()
-        with self._changed:
-            while not self._is_ending and (self._waiting or self._changed.wait(_IDLE_FOR)):
-                self._changed.wait(self._make_old())
+        with self._lock:
+            while not self._is_ending:
+                left = self._make_old()
+                if left is not None or self._were_any:
+                    self._were_any = False
+                    self._changed.wait(left or _PUT_OFF_FOR)
+                    continue
+                # To wake this thread takes longer than to put off a message, so it sleeps only if none came for a while.
+                self._is_asleep = True
+                is_woken = self._changed.wait(_IDLE_FOR)
+                self._is_asleep = False
+                if not is_woken:
+                    break
             self._is_watched = False
 
     def _end(self) -> None:
@@ -123,11 +136,11 @@ class Messages:
         self._changed.release()
         self.drop("the program ended")
 
-    def _make_old(self) -> float:
-        """Makes messages if they have waited long enough. Returns after how many seconds to look again."""
+    def _make_old(self) -> float | None:
+        """Makes messages that have waited long enough. Returns when to look again, in seconds, or None if none wait."""
         waiting = [message for message in self._waiting if not message.is_captured]
         if not waiting:
-            return _IDLE_FOR
+            return None
         # The time counts from the last message, since those of a long list are added one after the other. The first
         # one sets a limit, as messages may be added all the time.
         due = min(waiting[-1].since + _PUT_OFF_FOR, waiting[0].since + 10 * _PUT_OFF_FOR)

@@ -415,10 +415,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _make_messages(self, messages: list[PutOff]) -> None:
         by_ranks: dict[tuple[int, ...], list[PutOff]] = {}
-        for message in messages:
-            # Without collectives of all ranks, which may not all come here, the two ranks make their own.
-            ranks = self._ranks if "all" in self._lanes else tuple(sorted({self._rank, message.peer}))
-            by_ranks.setdefault(ranks, []).append(message)
+        if "all" in self._lanes:
+            by_ranks[self._ranks] = messages
+        else:
+            # All ranks may not come here, so the two ranks of a message make a communicator of their own.
+            for message in messages:
+                by_ranks.setdefault(tuple(sorted({self._rank, message.peer})), []).append(message)
         # All ranks use the same order, since each waits for the peer to make the communicator.
         for ranks, some in sorted(by_ranks.items()):
             (lane,) = {self._lane(m.tensor.device, ranks) for m in some}

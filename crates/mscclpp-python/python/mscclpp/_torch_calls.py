@@ -19,10 +19,10 @@ _MOVED = dict(_REDUCED)
 _PARTS = {torch.complex32: "float16", torch.complex64: "float32", torch.complex128: "float64"}
 _REDUCED |= {torch.bool: ("uint8", 1)} | {dtype: (part, 2) for dtype, part in _PARTS.items()}
 _OPS: dict[int, str] = {
-    getattr(dist.ReduceOp.RedOpType, kind).value: name
+    hash(getattr(dist.ReduceOp.RedOpType, kind)): name
     for kind, name in (("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))
 }
-_PREMUL_SUM: int = dist.ReduceOp.RedOpType.PREMUL_SUM.value
+_SUM, _PREMUL_SUM = hash(dist.ReduceOp.RedOpType.SUM), hash(dist.ReduceOp.RedOpType.PREMUL_SUM)
 
 
 class Call:
@@ -50,29 +50,29 @@ class Call:
         """Returns the requests, when the copies for them are in the current stream."""
         if self.prepare is None:
             return self.requests
+        # The function refers to this call, which would keep the tensors until the garbage collector runs.
+        prepare, self.prepare = self.prepare, None
         with torch.no_grad():
-            return self.prepare()
+            return prepare()
 
     def finished(self) -> None:
         """Puts the copies of the results into the current stream."""
         if self.finish is not None:
             with torch.no_grad():
                 self.finish()
-        # It refers to this call, which would keep the tensors until the garbage collector runs.
-        self.prepare = None
 
 
 def operation(op: Any) -> Op:
     """Returns the name that `Collectives` has for an operation of torch."""
-    # The kinds are compared by their numbers, which is much faster. A `ReduceOp` has a kind.
-    kind = dist.ReduceOp.SUM if op is None else getattr(op, "op", op)
-    number = kind.value
-    if number == _PREMUL_SUM:
-        return "premul_sum", float(op.__getstate__()[1])
+    # Operations are compared by the numbers of their kinds, which are their hashes: that is much faster.
+    number = _SUM if op is None else hash(op)
     name = _OPS.get(number)
     if name is None:
+        if number == _PREMUL_SUM:
+            return "premul_sum", float(op.__getstate__()[1])
         raise ValueError(
-            f"the backend mscclpp has no reduction {kind}; there are SUM, AVG, PRODUCT, MIN, MAX, PREMUL_SUM"
+            f"the backend mscclpp has no reduction {getattr(op, 'op', op)}; there are SUM, AVG, PRODUCT, MIN, MAX, "
+            "PREMUL_SUM"
         )
     return name
 
@@ -238,7 +238,7 @@ def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, of_given: 
 
 def expect_same_type(kind: str, given: torch.Tensor, taken: torch.Tensor) -> None:
     """Checks that two tensors have the same type and device."""
-    if given.dtype != taken.dtype:
+    if given.dtype is not taken.dtype:
         raise TypeError(f"{kind}: the output is of {taken.dtype}, and the input of {given.dtype}")
     # The numbers are compared faster.
     if given.get_device() != taken.get_device():

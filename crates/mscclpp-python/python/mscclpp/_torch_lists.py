@@ -134,23 +134,24 @@ def with_splits(
     are_plain = fits("all_to_all", given)
     are_plain = fits("all_to_all", taken) and are_plain
     expect_same_type("all_to_all", given, taken)
-    dtype, _ = moved(given)
+    dtype, n_given = moved(given)
+    _, n_taken = moved(taken)
     # A rank that neither sends nor receives anything must still make the call, as the others do.
-    counts = _counts(given, given_rows, size, "input"), _counts(taken, taken_rows, size, "output")
+    counts = _counts(given, n_given, given_rows, size, "input"), _counts(taken, n_taken, taken_rows, size, "output")
     call = of_tensors("all_to_all_v", given, taken, are_plain, counts, dtype, "sum", 0)
     call.name = "all_to_all"
     return call
 
 
-def _counts(tensor: torch.Tensor, rows: Sequence[int], size: int, name: str) -> list[int]:
-    n_rows = len(tensor) if tensor.dim() else 1
+def _counts(tensor: torch.Tensor, count: int, rows: Sequence[int], size: int, name: str) -> list[int]:
+    n_rows = tensor.size(0) if tensor.dim() else 1
     if not rows:
         if n_rows % size != 0:
             raise ValueError(f"all_to_all: the {name}'s first dimension, {n_rows}, does not divide into {size} parts")
-        rows = [n_rows // size] * size
+        return [count // size] * size
     if len(rows) != size or sum(rows) != n_rows:
         raise ValueError(f"all_to_all: the {name}'s parts {list(rows)} are not those of {n_rows} rows for {size} ranks")
-    per_row = moved(tensor)[1] // n_rows if n_rows else 0
+    per_row = count // n_rows if n_rows else 0
     return [n * per_row for n in rows]
 
 

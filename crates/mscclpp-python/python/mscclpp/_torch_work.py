@@ -251,7 +251,8 @@ class Lane:
         if requests:
             self._made.enqueue(requests, stream)
         for call in calls:
-            call.finished()
+            if call.finish is not None:
+                call.finished()
 
     def _put_aside(self, calls: Sequence[Call], work: Work, behind: Sequence[PutOff] | None) -> None:
         """Puts calls into the lane's stream."""

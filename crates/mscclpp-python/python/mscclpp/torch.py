@@ -423,7 +423,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 by_ranks.setdefault(tuple(sorted({self._rank, message.peer})), []).append(message)
         # All ranks use the same order, since each waits for the peer to make the communicator.
         for ranks, some in sorted(by_ranks.items()):
-            (lane,) = {self._lane(m.tensor.device, ranks) for m in some}
+            for message in some:
+                lane = self._lane(message.tensor.device, ranks)
             made = [m.call for m in some]
             if ranks != self._ranks:
                 made = [self._moving(m.call.name, m.tensor, m.tensor, ranks.index(m.peer)) for m in some]
@@ -463,8 +464,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if self._coalescing.calls is not None:
                 self._coalescing.calls += made
                 return None
-            if len(made) > 1 and any(call.tensors[0].device != tensor.device for call in made):
-                devices = ", ".join(sorted({str(call.tensors[0].device) for call in made}))
+            if len(made) > 1 and len(places := {call.tensors[0].device for call in made}) > 1:
+                devices = ", ".join(sorted(map(str, places)))
                 raise ValueError(f"{made[0].name}: tensors of {devices} in calls that are made together")
         except Exception as error:
             if are_messages:

@@ -12,17 +12,27 @@ import torch.distributed as dist
 from ._collectives import Op, Request, check_factor
 from ._data_types import SIZES
 
-#: The type and the number of the numbers in an element, of the types that can be reduced.
-_REDUCED = {getattr(torch, name): (name, 1) for name in SIZES}
-#: The same, of the types whose elements are moved as they are. All others are moved as bytes.
-_MOVED = dict(_REDUCED)
-_PARTS = {torch.complex32: "float16", torch.complex64: "float32", torch.complex128: "float64"}
-_REDUCED |= {torch.bool: ("uint8", 1)} | {dtype: (part, 2) for dtype, part in _PARTS.items()}
-_OPS: dict[int, str] = {
-    hash(getattr(dist.ReduceOp.RedOpType, kind)): name
+#: The type and the number of the numbers in an element, of the types whose elements are moved as they are. All others are
+#: moved as bytes.
+_MOVED = {getattr(torch, name): (name, 1) for name in SIZES}
+_COMPLEX = {torch.complex32: ("float16", 2), torch.complex64: ("float32", 2), torch.complex128: ("float64", 2)}
+#: An operation and its number, which is its hash.
+_OPS = {
+    name: hash(getattr(dist.ReduceOp.RedOpType, kind))
     for kind, name in (("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))
 }
-_SUM, _PREMUL_SUM = hash(dist.ReduceOp.RedOpType.SUM), hash(dist.ReduceOp.RedOpType.PREMUL_SUM)
+_PREMUL_SUM = hash(dist.ReduceOp.RedOpType.PREMUL_SUM)
+#: For the number of an operation and a type: the type and the number of the numbers in an element, and the operation on
+#: them.
+_REDUCTIONS: dict[tuple[int, torch.dtype], tuple[str, int, Op]] = {
+    (number, dtype): (*numbers, name) for name, number in _OPS.items() for dtype, numbers in _MOVED.items()
+}
+# Others cannot be applied to real and imaginary parts separately.
+_REDUCTIONS |= {(_OPS[name], dtype): (*numbers, name) for name in ("sum", "avg") for dtype, numbers in _COMPLEX.items()}
+# For the numbers 0 and 1, "or" is the maximum. A sum of bools is "or".
+_REDUCTIONS |= {
+    (_OPS[name], torch.bool): ("uint8", 1, {"sum": "max"}.get(name, name)) for name in ("sum", "prod", "min", "max")
+}
 
 
 class Call:
@@ -62,42 +72,25 @@ class Call:
                 self.finish()
 
 
-def operation(op: Any) -> Op:
-    """Returns the name that `Collectives` has for an operation of torch."""
-    # Operations are compared by the numbers of their kinds, which are their hashes: that is much faster.
-    number = _SUM if op is None else hash(op)
-    name = _OPS.get(number)
-    if name is None:
-        if number == _PREMUL_SUM:
-            return "premul_sum", float(op.__getstate__()[1])
+def reduction(op: Any, dtype: torch.dtype) -> tuple[str, int, Op]:
+    """Returns the type and the number of the numbers in an element, and the operation on them, for an operation of torch."""
+    number = hash(op)
+    known = _REDUCTIONS.get((number, dtype))
+    if known is not None:
+        return known
+    kind = getattr(op, "op", op)
+    if number != _PREMUL_SUM and number not in _OPS.values():
         raise ValueError(
-            f"the backend mscclpp has no reduction {getattr(op, 'op', op)}; there are SUM, AVG, PRODUCT, MIN, MAX, "
-            "PREMUL_SUM"
+            f"the backend mscclpp has no reduction {kind}; there are SUM, AVG, PRODUCT, MIN, MAX, PREMUL_SUM"
         )
-    return name
-
-
-def on_type(op: Op, dtype: torch.dtype) -> Op:
-    """Returns the operation on the numbers in elements of a type."""
-    if dtype is torch.bool:
-        if op == "avg" or not isinstance(op, str):
-            raise ValueError(f"the backend mscclpp has no {'average' if op == 'avg' else 'PREMUL_SUM'} of bool tensors")
-        # For the numbers 0 and 1, "or" is the maximum. A sum of bools is "or".
-        return "max" if op == "sum" else op
-    if dtype in _PARTS and op in ("prod", "min", "max"):
-        # They cannot be applied to real and imaginary parts separately.
-        raise ValueError(f"the backend mscclpp has no reduction {op!r} of complex tensors")
-    if not isinstance(op, str):
-        check_factor(op, str(dtype))
-    return op
-
-
-def _reduced(tensor: torch.Tensor) -> tuple[str, int]:
-    """Returns the type and count of the numbers to reduce."""
-    known = _REDUCED.get(tensor.dtype)
-    if known is None:
-        raise TypeError(f"the backend mscclpp does not reduce tensors of {tensor.dtype}")
-    return known[0], known[1] * tensor.numel()
+    numbers = _MOVED.get(dtype) or _COMPLEX.get(dtype)
+    if dtype is torch.bool or (numbers is not None and number != _PREMUL_SUM):
+        raise ValueError(f"the backend mscclpp has no {kind.name} of {str(dtype).removeprefix('torch.')} tensors")
+    if numbers is None:
+        raise TypeError(f"the backend mscclpp does not reduce tensors of {dtype}")
+    factor = "premul_sum", float(op.__getstate__()[1])
+    check_factor(factor, str(dtype))
+    return *numbers, factor
 
 
 def moved(tensor: torch.Tensor) -> tuple[str, int]:
@@ -189,7 +182,7 @@ def _one(name: str, things: list[Any]) -> list[Any]:
     return things
 
 
-def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Op, parts: int, root: int = 0) -> Call:
+def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts: int, root: int = 0) -> Call:
     """Makes an "all_reduce", "reduce" or "reduce_scatter". For the last, `given` has `parts` times the numbers of
     `taken`.
     """
@@ -197,9 +190,8 @@ def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Op, parts:
     if given is not taken:
         are_plain = fits(kind, taken) and are_plain
         expect_alike(kind, given, taken, of_taken=parts if kind == "reduce_scatter" else 1)
-    op = on_type(op, given.dtype)
-    dtype, count = _reduced(taken)
-    return of_tensors(kind, given, taken, are_plain, count, dtype, op, root)
+    dtype, times, on_numbers = reduction(op, given.dtype)
+    return of_tensors(kind, given, taken, are_plain, times * taken.numel(), dtype, on_numbers, root)
 
 
 def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root: int = 0) -> Call:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from ._collectives import Op, Request
+from ._collectives import Request
 from ._torch_calls import (
     Call,
     expect_alike,
@@ -16,8 +17,8 @@ from ._torch_calls import (
     moved,
     moving,
     of_tensors,
-    on_type,
     reducing,
+    reduction,
 )
 
 
@@ -59,7 +60,7 @@ def into_list(
 
 
 def of_list(
-    kind: str, given: Sequence[torch.Tensor], taken: torch.Tensor, rank: int, size: int, op: Op = "sum", root: int = 0
+    kind: str, given: Sequence[torch.Tensor], taken: torch.Tensor, rank: int, size: int, op: Any = None, root: int = 0
 ) -> Call:
     """Makes a "reduce_scatter" or "scatter" of a list with a tensor for each rank, all of one size."""
     if kind == "scatter" and rank != root:
@@ -69,7 +70,8 @@ def of_list(
         raise ValueError(f"{kind}: not all tensors of the list have as many numbers as the output, {taken.numel()}")
 
     is_copied = not fits(kind, taken)
-    on_type(op, taken.dtype)
+    if kind == "reduce_scatter":
+        reduction(op, taken.dtype)
     in_one_piece = _whole(given)
     call = Call(kind, [*given, taken], [taken])
 

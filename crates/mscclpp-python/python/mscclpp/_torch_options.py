@@ -11,7 +11,7 @@ from torch.distributed import distributed_c10d as c10d
 
 def op(opts: Any) -> Any:
     """Returns the reduction of options, or the reduction that is given in place of options."""
-    return getattr(opts, "reduceOp", opts)
+    return c10d.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
 
 
 _NO_TIME = timedelta(0)

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -89,7 +89,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("allreduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("allreduce", [tensor], asked.coalesced([tensor], opts))
-        return self._run(tensor, lambda: self._reducing("all_reduce", [(tensor, tensor)], opts), opts)
+        return self._run(
+            tensor, lambda: [calls.reducing("all_reduce", tensor, tensor, asked.op(opts), self._size)], opts
+        )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
@@ -100,7 +102,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo(
                 "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, asked.coalesced(tensors, opts)
             )
-        return self._run(tensors[0], lambda: self._reducing("all_reduce", zip(tensors, tensors), opts), opts)
+        op = asked.op(opts)
+        return self._run(
+            tensors[0], lambda: [calls.reducing("all_reduce", each, each, op, self._size) for each in tensors], opts
+        )
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensor of one."""
@@ -108,7 +113,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("broadcast", tensors)
         if self._is_gloos(tensor):
             return self._gloo("broadcast", [tensor], opts)
-        return self._run(tensor, lambda: [self._moving("broadcast", tensor, tensor, asked.root(opts))], opts)
+        return self._run(
+            tensor, lambda: [calls.moving("broadcast", tensor, tensor, self._size, asked.root(opts))], opts
+        )
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Reduce a tensor of all ranks, on one of them."""
@@ -116,7 +123,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("reduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("reduce", [tensor], opts)
-        return self._run(tensor, lambda: self._reducing("reduce", [(tensor, tensor)], opts, asked.root(opts)), opts)
+        op = asked.op(opts)
+        return self._run(
+            tensor, lambda: [calls.reducing("reduce", tensor, tensor, op, self._size, asked.root(opts))], opts
+        )
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensors of all, which may be of different sizes."""
@@ -147,7 +157,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("all_gather_single", "_allgather_base"), outputs, inputs, opts)
         return self._run(
-            inputs[0], lambda: [self._moving("all_gather", i, o) for o, i in zip(outputs, inputs, strict=True)], opts
+            inputs[0],
+            lambda: [calls.moving("all_gather", i, o, self._size) for o, i in zip(outputs, inputs, strict=True)],
+            opts,
         )
 
     def reduce_scatter(
@@ -161,19 +173,18 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         )
         if self._is_gloos(taken):
             return self._gloo("reduce_scatter", [taken], [given], *asked.some(opts))
+        op = asked.op(opts)
         if any(part.numel() != taken.numel() for part in given):
             # On a rank that does not take the result, the input stands in for the output.
             ends = [(root, part, taken if root == self._rank else part) for root, part in enumerate(given)]
             return self._run(
                 taken,
-                lambda: [call for root, *pair in ends for call in self._reducing("reduce", [pair], opts, root)],
+                lambda: [calls.reducing("reduce", part, end, op, self._size, root) for root, part, end in ends],
                 opts,
             )
         return self._run(
             taken,
-            lambda: [
-                lists.of_list("reduce_scatter", given, taken, self._rank, self._size, calls.operation(asked.op(opts)))
-            ],
+            lambda: [lists.of_list("reduce_scatter", given, taken, self._rank, self._size, op)],
             opts,
         )
 
@@ -185,8 +196,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """`reduce_scatter_single` of several tensors."""
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts)
-        pairs = zip(inputs, outputs, strict=True)
-        return self._run(inputs[0], lambda: self._reducing("reduce_scatter", pairs, opts), opts)
+        op, pairs = asked.op(opts), zip(inputs, outputs, strict=True)
+        return self._run(
+            inputs[0], lambda: [calls.reducing("reduce_scatter", i, o, op, self._size) for i, o in pairs], opts
+        )
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give one rank the tensors of all."""
@@ -204,7 +217,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo(("gather_single", "gather_into_tensor"), output, input, *asked.some(opts))
         root = asked.root(opts)
         return self._run(
-            input, lambda: [self._moving("gather", input, output if self._rank == root else input, root)], opts
+            input,
+            lambda: [calls.moving("gather", input, output if self._rank == root else input, self._size, root)],
+            opts,
         )
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
@@ -398,17 +413,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # Steps of the methods above.
 
-    def _reducing(self, kind: str, pairs: Iterable[Any], opts: Any, root: int = 0) -> list[Call]:
-        op = calls.operation(asked.op(opts))
-        return [calls.reducing(kind, given, taken, op, self._size, root) for given, taken in pairs]
-
-    def _moving(self, kind: str, given: Any, taken: Any, root: int = 0) -> Call:
-        return calls.moving(kind, given, taken, self._size, root)
-
     def _message(self, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         if self._is_gloos(tensor):
             return self._gloo(kind, [tensor], peer, tag)
-        message = self._moving(kind, tensor, tensor, peer)
+        message = calls.moving(kind, tensor, tensor, self._size, peer)
         if self._coalescing.calls is not None:
             return self._run(tensor, lambda: [message], None, are_messages=True)
         return self._messages.put_off(message, peer)
@@ -427,7 +435,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 lane = self._lane(message.tensor.device, ranks)
             made = [m.call for m in some]
             if ranks != self._ranks:
-                made = [self._moving(m.call.name, m.tensor, m.tensor, ranks.index(m.peer)) for m in some]
+                made = [calls.moving(m.call.name, m.tensor, m.tensor, len(ranks), ranks.index(m.peer)) for m in some]
             work = lane.run(made, behind=some)
             for message in some:
                 message.work = work

@@ -40,9 +40,7 @@ class Call:
 
     __slots__ = ("copy", "finish", "name", "prepare", "requests", "results", "tensors")
 
-    def __init__(
-        self, name: str, tensors: Sequence[torch.Tensor], results: Any, requests: Sequence[Request] = ()
-    ) -> None:
+    def __init__(self, name: str, tensors: list[torch.Tensor], results: Any, requests: list[Request]) -> None:
         self.name = name
         #: The tensors of the program.
         self.tensors = tensors
@@ -50,13 +48,13 @@ class Call:
         self.results = results
         self.requests = requests
         #: Copies tensors in the stream of the call, and returns the requests. None if there is nothing to copy.
-        self.prepare: Callable[[], Sequence[Request]] | None = None
+        self.prepare: Callable[[], list[Request]] | None = None
         #: Copies the results to the program's tensors, in the stream of the call. None if there is nothing to copy.
         self.finish: Callable[[], Any] | None = None
         #: The copies that `prepare` made, which must live until the call is complete.
         self.copy: Any = None
 
-    def prepared(self) -> Sequence[Request]:
+    def prepared(self) -> list[Request]:
         """Returns the requests, when the copies for them are in the current stream."""
         if self.prepare is None:
             return self.requests
@@ -129,12 +127,10 @@ def of_tensors(
     kind: str, given: torch.Tensor, taken: torch.Tensor, are_plain: bool, count: Any, dtype: str, op: Op, root: int
 ) -> Call:
     """Makes a call with one request. Tensors that are not plain are replaced by copies."""
-    call = Call(kind, [given, taken], [taken])
-    if not count:
-        return call
-    if are_plain:
-        call.requests = [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, op, root)]
-    else:
+    if are_plain and count:
+        return Call(kind, [given, taken], [taken], [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, op, root)])
+    call = Call(kind, [given, taken], [taken], [])
+    if count:
         call.prepare = functools.partial(_copied, call, kind, given, taken, (count, dtype, op, root))
     return call
 
@@ -182,6 +178,29 @@ def _one(name: str, things: list[Any]) -> list[Any]:
     return things
 
 
+def all_reducing(tensors: Sequence[torch.Tensor], op: Any) -> list[Call]:
+    """Makes an "all_reduce" of each tensor, in place. Those of plain tensors in a row are one call with many requests."""
+    if len(tensors) > 1:
+        expect_one_device("all_reduce", tensors)
+    made: list[Call] = []
+    plain: Call | None = None
+    for tensor in tensors:
+        if not fits("all_reduce", tensor):
+            made.append(reducing("all_reduce", tensor, tensor, op, 1))
+            plain = None
+            continue
+        if plain is None:
+            plain = Call("all_reduce", [], [], [])
+            made.append(plain)
+        dtype, times, on_numbers = reduction(op, tensor.dtype)
+        if count := times * tensor.numel():
+            address = tensor.data_ptr()
+            plain.requests.append(("all_reduce", address, address, count, dtype, on_numbers, 0))
+        plain.tensors.append(tensor)
+        plain.results.append(tensor)
+    return made
+
+
 def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts: int, root: int = 0) -> Call:
     """Makes an "all_reduce", "reduce" or "reduce_scatter". For the last, `given` has `parts` times the numbers of
     `taken`.
@@ -226,6 +245,14 @@ def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, of_given: 
     raise ValueError(
         f"{kind}: an output of shape {tuple(taken.shape)} does not fit an input of shape {tuple(given.shape)}; {needs}"
     )
+
+
+def expect_one_device(kind: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Checks that the tensors of calls that are made together are on one device."""
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"{kind}: tensors of {names} in calls that are made together")
 
 
 def expect_same_type(kind: str, given: torch.Tensor, taken: torch.Tensor) -> None:

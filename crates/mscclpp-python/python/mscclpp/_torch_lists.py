@@ -39,7 +39,7 @@ def into_list(
         raise ValueError("gather: the tensors of the list are of different sizes")
     in_one_piece = _whole(taken)
     name, count = (kind, counts[0]) if is_even else ("all_gather_v", counts)
-    call = Call(kind, [given, *taken], [list(taken)])
+    call = Call(kind, [given, *taken], [list(taken)], [])
     if not any(counts):
         return call
     if in_one_piece is not None and given_is_plain:
@@ -73,9 +73,9 @@ def of_list(
     if kind == "reduce_scatter":
         reduction(op, taken.dtype)
     in_one_piece = _whole(given)
-    call = Call(kind, [*given, taken], [taken])
+    call = Call(kind, [*given, taken], [taken], [])
 
-    def prepare() -> Sequence[Request]:
+    def prepare() -> list[Request]:
         whole = in_one_piece
         if whole is None:
             whole = torch.cat([tensor.reshape(-1) for tensor in given])
@@ -104,7 +104,7 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
         expect_same_type("all_to_all", given_one, taken_one)
     expect_alike("all_to_all", given[rank], taken[rank])
 
-    call = Call("all_to_all", [*given, *taken], [list(taken)])
+    call = Call("all_to_all", [*given, *taken], [list(taken)], [])
 
     def prepare() -> list[Request]:
         taken[rank].copy_(given[rank].reshape(taken[rank].shape))

@@ -89,9 +89,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("allreduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("allreduce", [tensor], asked.coalesced([tensor], opts))
-        return self._run(
-            tensor, lambda: [calls.reducing("all_reduce", tensor, tensor, asked.op(opts), self._size)], opts
-        )
+        return self._run(tensor, lambda: calls.all_reducing([tensor], asked.op(opts)), opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
@@ -102,10 +100,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo(
                 "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, asked.coalesced(tensors, opts)
             )
-        op = asked.op(opts)
-        return self._run(
-            tensors[0], lambda: [calls.reducing("all_reduce", each, each, op, self._size) for each in tensors], opts
-        )
+        return self._run(tensors[0], lambda: calls.all_reducing(tensors, asked.op(opts)), opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensor of one."""
@@ -472,9 +467,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if self._coalescing.calls is not None:
                 self._coalescing.calls += made
                 return None
-            if len(made) > 1 and len(places := {call.tensors[0].device for call in made}) > 1:
-                devices = ", ".join(sorted(map(str, places)))
-                raise ValueError(f"{made[0].name}: tensors of {devices} in calls that are made together")
+            if len(made) > 1:
+                calls.expect_one_device(made[0].name, [call.tensors[0] for call in made])
         except Exception as error:
             if are_messages:
                 raise

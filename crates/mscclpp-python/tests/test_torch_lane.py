@@ -1,4 +1,4 @@
-"""What the backend `mscclpp` of torch.distributed does on a GPU: points in streams, and the thread that checks calls.
+"""Tests the path of GPUs through the backend of torch.distributed: points in streams, and the thread that checks calls.
 
 The tensors are in memory of simulated devices, which the backend takes for GPUs. They have one stream, 0.
 """

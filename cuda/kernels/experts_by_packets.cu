@@ -13,12 +13,12 @@ extern "C" __global__ void __launch_bounds__(256, 2)
   detail::dispatchExperts<true>(ep, call, heads, counts, detail::EpGivenRows{}, halves);
 }
 
-#define EP_COMBINE_BY_PACKETS(NAME, TYPE)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
+#define EP_COMBINE_BY_PACKETS(NAME, TYPE)                                                                          \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                             \
       NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call, uint32_t halves) { \
-    __shared__ detail::EpTerms terms[8];                                                                          \
+    __shared__ detail::EpTerms terms[8];                                                                           \
     __shared__ detail::EpHeads heads;                                                                              \
-    detail::EpCombiner<TYPE, true>(ep, call, terms[threadOfBlock() / 32], heads).run(halves);                     \
+    detail::EpCombiner<TYPE, true>(ep, call, terms[threadOfBlock() / 32], heads).run(halves);                      \
   }
 EP_COMBINE_BY_PACKETS(ep_combine_bf16_by_packets, ReduceBf16)
 EP_COMBINE_BY_PACKETS(ep_combine_f16_by_packets, ReduceF16)

@@ -127,8 +127,8 @@ impl Dispatch {
         self
     }
 
-    /// Puts what comes into a layout, with its first tensor at `rows`. This and all other memory for what comes is not memory of what
-    /// is sent: both are accessed at the same time.
+    /// Puts what comes into a layout, with its first tensor at `rows`. This and all other memory for what comes is not memory
+    /// of what is sent: both are accessed at the same time.
     pub fn into(mut self, layout: Layout, rows: impl Into<Memory>) -> Self {
         self.layout = layout;
         self.out = vec![rows.into()];

@@ -21,8 +21,9 @@ pub(crate) struct Pool(Arc<Mutex<Vec<DeviceBuffer>>>);
 const KEPT: usize = 16;
 
 impl Pool {
-    /// Tables for a dispatch. They come back when no routing and no graph has them. The calls that were given them may still be under
-    /// way then: the dispatch that gets them next comes behind these on the device, as all calls of the same experts follow each other.
+    /// Tables for a dispatch. They come back when no routing and no graph has them. The calls that were given them may still
+    /// be under way then: the dispatch that gets them next comes behind these on the device, as all calls of the same experts
+    /// follow each other.
     pub(crate) fn take(&self, gpu: &Gpu, bytes: u64) -> Result<Arc<Tables>> {
         let free = self.0.lock().pop();
         let buffer = free.map_or_else(|| gpu.allocate(bytes), Ok)?;
@@ -46,9 +47,9 @@ impl Drop for Tables {
     }
 }
 
-/// The routing of a dispatch: which row of which rank each token has, and what came. It does not age: any number of later calls
-/// of the same experts may use it. Kernels that read what it has in device memory run in the stream of the next dispatch, or are complete
-/// before the routing is dropped.
+/// The routing of a dispatch: which row of which rank each token has, and what came. It does not age: any number of later
+/// calls of the same experts may use it. Kernels that read what it has in device memory run in the stream of the next
+/// dispatch, or are complete before the routing is dropped.
 #[derive(Debug)]
 pub struct Routed {
     pub(crate) tables: Arc<Tables>,

@@ -233,7 +233,11 @@ impl Layout {
         room.0 = end;
         let once = room.0;
         if by_packets {
-            room.0 = set_packets(&mut handle, payload, n * capacity, once);
+            let scales = set_packets(&mut handle, payload, n * capacity, once);
+            // The rows of any payload for whose tensors there is memory: each tensor of a row may end with lines that are not
+            // full.
+            let each = (end - tensors).div_ceil(n * capacity);
+            room.0 = scales + n * capacity * (each / LINES_OF_ROWS + PARTS as u64) * BYTES_OF_LINES;
         }
         let places = &mut handle.places;
         places.results = room.take(n * capacity * result_stride);
@@ -257,9 +261,12 @@ impl Layout {
     }
 }
 
+/// The bytes of a row that [`BYTES_OF_LINES`] bytes of packets have.
+const LINES_OF_ROWS: u64 = 16 * VECTORS_OF_LINES;
+
 /// The size of a row of so many bytes as packets: `EpRowPackets`.
 fn bytes_of_packets(row: u64) -> u64 {
-    row.div_ceil(16 * VECTORS_OF_LINES) * BYTES_OF_LINES
+    row.div_ceil(LINES_OF_ROWS) * BYTES_OF_LINES
 }
 
 /// Notes in a handle which tensors travel, with memory for `rows` rows of each from `begin` on. Returns where it ends. Behind the
@@ -280,19 +287,20 @@ fn set_rows(handle: &mut EpHandle, payload: &Payload, along: u64, rows: u64, beg
     room.0
 }
 
-/// Notes in a handle where the same rows are as packets. Returns where their memory ends, which begins with that for the scales of
-/// quantised numbers: packets of different forms never have the same memory, whatever the payload.
+/// Notes in a handle where the same rows are as packets. The memory begins with that for the scales of quantised numbers,
+/// whose end is returned: packets of different forms never have the same memory, whatever the payload.
 fn set_packets(handle: &mut EpHandle, payload: &Payload, rows: u64, begin: u64) -> u64 {
     let mut room = Room(begin);
     let scales = payload.hidden.div_ceil(128).div_ceil(2) * PACKET;
     let scales_at = room.take(rows * scales);
+    let scales_end = room.0;
     for (i, bytes) in payload.travelling().into_iter().enumerate() {
         let is_scales = i == 1 && payload.quantisation.is_some();
         let stride = if is_scales { scales } else { bytes_of_packets(bytes) };
         handle.packet_stride[i] = stride as u32;
         handle.places.packets[i] = if is_scales { scales_at } else { room.take(rows * stride) };
     }
-    room.0
+    scales_end
 }
 
 /// The handle with another payload, whose rows lie in the memory of those of the set-up.
@@ -300,26 +308,21 @@ pub(crate) fn with_payload(handle: &EpHandle, payload: &Payload) -> Result<EpHan
     let mut other = *handle;
     let along = handle.segment_bytes[handle.parts as usize].into();
     let rows = u64::from(handle.ranks) * u64::from(handle.capacity);
-    let first = handle.places.segments[0];
-    let by_packets = handle.places.other_bytes != 0;
-    // Behind the rows are the results, or the same rows as packets and then the results.
-    let once = if by_packets {
-        handle.places.micro_batch_bytes - 2 * handle.places.other_bytes
-    } else {
-        handle.places.results
-    };
-    let mut needs = vec![(set_rows(&mut other, payload, along, rows, first), first, once)];
-    if by_packets {
-        needs.push((set_packets(&mut other, payload, rows, once), once, handle.places.results));
+    let Places { other_bytes, micro_batch_bytes, results, .. } = handle.places;
+    let by_packets = other_bytes != 0;
+    // Behind the rows are the results, or what is there twice if rows travel as packets.
+    let (begin, most) =
+        (handle.places.segments[0], if by_packets { micro_batch_bytes - 2 * other_bytes } else { results });
+    let end = set_rows(&mut other, payload, along, rows, begin);
+    if end > most {
+        return Err(Error::InvalidArgument(format!(
+            "a payload whose rows need {} bytes of memory; those of the set-up have {}",
+            end - begin,
+            most - begin
+        )));
     }
-    for (end, begin, most) in needs {
-        if end > most {
-            return Err(Error::InvalidArgument(format!(
-                "a payload whose rows need {} bytes of memory; those of the set-up have {}",
-                end - begin,
-                most - begin
-            )));
-        }
+    if by_packets {
+        set_packets(&mut other, payload, rows, most);
     }
     Ok(other)
 }

@@ -131,7 +131,8 @@ impl ExpertsBuilder {
         self
     }
 
-    /// The most blocks that a call has, of 1024 threads: 64 if not given, and 2 of 64 threads on simulated devices.
+    /// The most blocks that a call has, of 1024 threads: 64 if not given, and 2 of 64 threads on simulated devices. With a
+    /// capacity of up to 128, calls have up to twice as many blocks, of 256 threads.
     pub fn max_blocks(mut self, blocks: u32) -> Self {
         self.settings.max_blocks = blocks.max(1).into();
         self

@@ -88,9 +88,10 @@ MSCCLPP_DEVICE_INLINE uint32_t subsOf(uint32_t rows, uint32_t warps, uint32_t mo
   return rows == 0 || rows >= warps ? 1 : warps / rows < most ? warps / rows : most;
 }
 
-// The numbers of rows and of tokens of each rank, as its header says. In shared memory.
+// The numbers of rows and of tokens of each rank, as its header says, and whether it sends rows of another payload. In shared
+// memory.
 struct EpHeads {
-  uint32_t rows[EpMaxRanks], tokens[EpMaxRanks];
+  uint32_t rows[EpMaxRanks], tokens[EpMaxRanks], areOther[EpMaxRanks];
 };
 
 // A block of a call of one micro-batch and direction. Made by all threads of each block of the launch, whose blocks and
@@ -115,8 +116,8 @@ struct EpBlock {
         numbers(blocks),
         epoch(load8(epochs(direction) + block) + 1) {}
 
-  // Returns which of the EpHalves of a launch this block does. If rows travel as packets, half of the blocks send while the others
-  // receive, so each runs a part of the code, and the times that both take pass together.
+  // Returns which of the EpHalves of a launch this block does. If rows travel as packets, half of the blocks send while the
+  // others receive, so each runs a part of the code, and the times that both take pass together.
   template <bool ByPackets>
   MSCCLPP_DEVICE_INLINE uint32_t split(uint32_t halves) {
     if (!ByPackets || halves != EpBoth || blocks == 1) return halves;
@@ -140,8 +141,8 @@ struct EpBlock {
 
   // Begins a call. Returns false if an earlier call has given up, or a wait. All threads call it, and get the same.
   //
-  // If the launch sends, it waits until no peer reads any more what this rank sent to it in the call before: X2. If rows travel as
-  // packets, it waits for nobody, and tells the peers that this rank has begun: X6.
+  // If the launch sends, it waits until no peer reads any more what this rank sent to it in the call before: X2. If rows
+  // travel as packets, it waits for nobody, and tells the peers that this rank has begun: X6.
   template <bool ByPackets>
   MSCCLPP_DEVICE_INLINE bool begin(uint32_t halves) const {
     bool failed = false;
@@ -237,9 +238,9 @@ struct EpBlock {
     return waitForWord(line(ep.rank, of, EpArrived + phase, direction), epoch * ep.maxBlocks, of);
   }
 
-  // Adds to the words of `waits` how long this rank waits from now on until the blocks of each rank have sent what they send in
-  // a phase; if rows travel as packets, until it has begun the call. Returns false if a wait was given up. All threads of one block
-  // call it.
+  // Adds to the words of `waits` how long this rank waits from now on until the blocks of each rank have sent what they send
+  // in a phase; if rows travel as packets, until it has begun the call. Returns false if a wait was given up. All threads of
+  // one block call it.
   template <bool ByPackets>
   MSCCLPP_DEVICE_INLINE bool addWaits(uint64_t* waits, uint32_t phase) const {
     const uint64_t* const words = line(ep.rank, 0, ByPackets ? EpBegun : EpArrived + phase, direction);

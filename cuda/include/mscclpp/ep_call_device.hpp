@@ -43,8 +43,8 @@ enum EpTokens : uint32_t { EpTokensAtOnce = 4, EpMarkWords = 2, EpManyTokens = 6
 enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 512 };
 #endif
 
-// How often a thread looks for packets before it calls a function that waits for them. The look that finds them has their data, and a
-// function also asks whether the wait is to end.
+// How often a thread looks for packets before it calls a function that waits for them. The look that finds them has their
+// data, and a function also asks whether the wait is to end.
 #if defined(MSCCLPP_DEVICE_SIM)
 enum EpLooks : uint32_t { EpLooksBeforeWait = 2 };
 #else

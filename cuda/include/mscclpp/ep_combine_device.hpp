@@ -304,8 +304,8 @@ struct EpCombiner {
   // The number of vector v of those that the thread has of a unit.
   MSCCLPP_DEVICE_INLINE uint32_t vectorAt(uint32_t unit, uint32_t v) const { return (unit * EpVectorsOfUnit + v) * 32 + b.lane; }
 
-  // Adds a unit of the terms of the warp. EpTermsAtOnce terms are under way at once. If they are `Taken` out of what comes as packets,
-  // it waits for them, and returns false in all threads of the warp if a wait was given up.
+  // Adds a unit of the terms of the warp. EpTermsAtOnce terms are under way at once. If they are `Taken` out of what comes as
+  // packets, it waits for them, and returns false in all threads of the warp if a wait was given up.
   template <bool Taken>
   MSCCLPP_DEVICE_INLINE bool addTerms(UnitSums& sums, uint32_t unit) const {
     const uint32_t n = terms.count;
@@ -341,8 +341,8 @@ struct EpCombiner {
       came[v] = vectorOf(term.row, ep.resultBytes, i * 16 < ep.resultBytes ? i : 0);
     }
   }
-  // Takes a unit of the terms from j on, which come as packets, or are here. Returns false, in all threads of the warp, if a wait was
-  // given up.
+  // Takes a unit of the terms from j on, which come as packets, or are here. Returns false, in all threads of the warp, if a
+  // wait was given up.
   MSCCLPP_DEVICE_INLINE bool takeTerms(uint32_t j, uint32_t n, uint32_t unit,
                                        Bytes16 (&came)[EpTermsAtOnce][EpVectorsOfUnit]) const {
     const EpRowPackets lines(b);

@@ -45,11 +45,11 @@
 //     read nothing of a rank that is lost, and send it no tokens. Nothing between two ranks depends on a third one, so ranks
 //     need not agree on who is lost.
 
-// X6. What travels as packets lies in memory that is there twice, for calls with even and with odd epochs. A rank writes for epoch e
-//     where it wrote for e - 2. Its own call e - 1 has ended, and ended only when each peer had begun e - 1: a dispatch has taken a
-//     header of each, and the last block of a combine has waited for the peer's word EpBegun, which a launch that sends stores when
-//     it begins. In the peer's stream its call e - 2 has ended before that, with all that it read. The rows in the layout
-//     EpLayoutRank are written by the rank that has them, out of packets.
+// X6. What travels as packets lies in memory that is there twice, for calls with even and with odd epochs. A rank writes for
+//     epoch e where it wrote for e - 2. Its own call e - 1 has ended, and ended only when each peer had begun e - 1: a
+//     dispatch has taken a header of each, and the last block of a combine has waited for the peer's word EpBegun, which a
+//     launch that sends stores when it begins. In the peer's stream its call e - 2 has ended before that, with all that it
+//     read. The rows in the layout EpLayoutRank are written by the rank that has them, out of packets.
 
 #ifndef MSCCLPP_EP_DEVICE_HPP_
 #define MSCCLPP_EP_DEVICE_HPP_

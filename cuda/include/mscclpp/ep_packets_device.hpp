@@ -1,5 +1,5 @@
-// Rows that travel as packets, which are valid by themselves: those of experts that are set up for few tokens. For the library's own
-// use.
+// Rows that travel as packets, which are valid by themselves: those of experts that are set up for few tokens. For the
+// library's own use.
 
 #ifndef MSCCLPP_EP_PACKETS_DEVICE_HPP_
 #define MSCCLPP_EP_PACKETS_DEVICE_HPP_
@@ -18,10 +18,10 @@ struct EpLineIsThere {
   MSCCLPP_DEVICE_INLINE bool operator()() const { return detail::load<MemoryOrder::Relaxed, MemoryScope::System>(at) == flag; }
 };
 
-// A row as lines of 8 vectors. Eight consecutive threads move a line in one instruction: PacketMover<LL128Packet> says why the flag
-// of a line proves that all of it has come. The flag has the place of the last word of the line, and that word is an LL16 packet
-// behind the eight lines that lie together. So the flags of all rows lie where other rows have flags, too, whatever their size, and
-// no number of a row is taken for one.
+// A row as lines of 8 vectors. Eight consecutive threads move a line in one instruction: PacketMover<LL128Packet> says why
+// the flag of a line proves that all of it has come. The flag has the place of the last word of the line, and that word is an
+// LL16 packet behind the eight lines that lie together. So the flags of all rows lie where other rows have flags, too,
+// whatever their size, and no number of a row is taken for one.
 //
 // All threads of a warp call these functions. Thread j moves vectors whose number is j plus a multiple of 32.
 struct EpRowPackets {
@@ -102,8 +102,8 @@ struct EpRowPackets {
   }
 };
 
-// Waits until the lines of `count` vectors, `first`, `first` + 32 and so on, of a row from rank `from` are there. Returns false, in all
-// threads of the warp, if the wait was given up. Not inlined, as epWait.
+// Waits until the lines of `count` vectors, `first`, `first` + 32 and so on, of a row from rank `from` are there. Returns
+// false, in all threads of the warp, if the wait was given up. Not inlined, as epWait.
 MSCCLPP_DEVICE_NOINLINE bool epWaitForLines(EpRowPackets lines, const uint8_t* row, uint32_t bytes, uint32_t first, uint32_t count,
                                             const EpHandle& ep, uint32_t from) {
   bool failed = false;
@@ -118,8 +118,8 @@ MSCCLPP_DEVICE_NOINLINE bool epWaitForLines(EpRowPackets lines, const uint8_t* r
   return !warpFailed(failed);
 }
 
-// Takes vectors `first`, `first` + 32 and so on of a row from rank `from`. Returns false, in all threads of the warp, if a wait was given
-// up.
+// Takes vectors `first`, `first` + 32 and so on of a row from rank `from`. Returns false, in all threads of the warp, if a
+// wait was given up.
 template <uint32_t Count>
 MSCCLPP_DEVICE_INLINE bool takeLines(const EpRowPackets& lines, const uint8_t* row, uint32_t bytes, uint32_t first,
                                      EpRowPackets::Looks<Count>& seen, const EpHandle& ep, uint32_t from) {

@@ -85,7 +85,8 @@ struct EpReceiver : EpDispatchBlock {
         heads.tokens[r] = static_cast<uint32_t>(word >> 32);
       } else if (of == 1) {
         if ((word & EpHeaderRefused) != 0) b.report(EpRefused, r + 1);
-        if (word >> 32 != payload()) b.report(EpOther, r + 1);
+        heads.areOther[r] = word >> 32 != payload();
+        if (heads.areOther[r] != 0) b.report(EpOther, r + 1);
       } else {
         counts[r * ep.local + of - 2] = static_cast<uint32_t>(word);
       }
@@ -230,7 +231,10 @@ struct EpReceiver : EpDispatchBlock {
     bool failed = false;
     for (uint32_t u = b.warp(); u < rows * subs && !failed; u += warps) {
       const uint32_t number = u / subs;
-      failed = !takeRow(rowOf(number), u - number * subs, subs);
+      const Row row = rowOf(number);
+      // Packets of another payload are not where these would be.
+      if (ByPackets && heads.areOther[row.r] != 0) continue;
+      failed = !takeRow(row, u - number * subs, subs);
     }
     return !failed;
   }
@@ -266,8 +270,8 @@ struct EpReceiver : EpDispatchBlock {
     return true;
   }
 
-  // Loads a part of a segment of a row that has come, or that is waited for if it travels as packets. Returns false, in all threads
-  // of the warp that calls it, if a wait was given up.
+  // Loads a part of a segment of a row that has come, or that is waited for if it travels as packets. Returns false, in all
+  // threads of the warp that calls it, if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool loadRow(const Row& row, uint32_t segment, uint32_t part, EpPart& taken) const {
     if constexpr (!ByPackets) {
       // Rows in the scratch end at a multiple of 16.

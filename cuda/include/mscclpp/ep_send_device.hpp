@@ -406,8 +406,8 @@ struct EpSender : EpDispatchBlock {
     for (uint32_t u = 0; u < 2; ++u) loaded.of[u] = i * 32 + u * 16 < bytes ? vectorOf(row, bytes, i * 2 + u) : Bytes16{0, 0};
     return loaded;
   }
-  // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In each step, a
-  // thread has 16 numbers. `part` is then the first one behind the end.
+  // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In
+  // each step, a thread has 16 numbers. `part` is then the first one behind the end.
   MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t& part, uint32_t end,
                                            uint32_t subs) const {
     const uint32_t groups = (ep.hidden + 127) / 128, steps = quantisedSteps();

@@ -247,11 +247,11 @@ fn rows_for_which_there_is_no_memory_are_dropped_and_an_error() {
 #[test]
 fn a_rank_that_sends_rows_of_another_payload_is_named() {
     ranks(2, |comm, gpu| {
-        let experts = builder(comm, gpu).row_bytes(64).connect().unwrap();
+        let experts = builder(comm, gpu).row_bytes(2048).connect().unwrap();
         let stream = gpu.stream().unwrap();
-        let (rows, out) = (gpu.allocate(64).unwrap(), gpu.allocate(8 * 64).unwrap());
+        let (rows, out) = (gpu.allocate(2048).unwrap(), gpu.allocate(8 * 2048).unwrap());
         let ids = memory(gpu, &[0, 0, 0, 0, 2, 0, 0, 0]);
-        let payload = Payload::new().row_bytes([16, 64][experts.rank()]);
+        let payload = Payload::new().row_bytes([16, 2048][experts.rank()]);
         let other = experts.with_payload(&payload).unwrap();
         other.dispatch(&Dispatch::new(1, &ids, &rows).into(Layout::Token, &out), &stream).unwrap();
         assert_eq!(

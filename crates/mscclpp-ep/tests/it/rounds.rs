@@ -170,7 +170,7 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
                 experts.release(&of.routed, &stream).expect("a release");
             }
         };
-        let mut put_all = || -> Vec<Round> {
+        let put_all = || -> Vec<Round> {
             let mut put: Vec<Round> = Vec::new();
             for round in 0..rounds {
                 put.push(begin(round));

@@ -121,6 +121,7 @@ def normal(rank, n, address):
         num_qps_per_rank=1,
         allow_nvlink_for_low_latency_mode=True,
         allow_mnnvl=False,
+        use_fabric=False,
         explicitly_destroy=True,
         enable_shrink=False,
     )

@@ -5,8 +5,15 @@
 
 using namespace mscclpp;
 
+// Two blocks have room on a multiprocessor. The second number means something else for HIP.
+#if defined(MSCCLPP_DEVICE_HIP)
+#define EP_BOUNDS __launch_bounds__(256)
+#else
+#define EP_BOUNDS __launch_bounds__(256, 2)
+#endif
+
 // Each kernel does a whole call, or one of its EpHalves.
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void EP_BOUNDS
     ep_dispatch_by_packets(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) {
   __shared__ detail::EpHeads heads;
   extern __shared__ uint32_t counts[];
@@ -14,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 }
 
 #define EP_COMBINE_BY_PACKETS(NAME, TYPE)                                                                          \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                             \
+  extern "C" __global__ void EP_BOUNDS                                                                             \
       NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call, uint32_t halves) { \
     __shared__ detail::EpTerms terms[8];                                                                           \
     __shared__ detail::EpHeads heads;                                                                              \

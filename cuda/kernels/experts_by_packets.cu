@@ -5,15 +5,11 @@
 
 using namespace mscclpp;
 
-// Two blocks have room on a multiprocessor. The second number means something else for HIP.
-#if defined(MSCCLPP_DEVICE_HIP)
-#define EP_BOUNDS __launch_bounds__(256)
-#else
-#define EP_BOUNDS __launch_bounds__(256, 2)
-#endif
+// Experts on GPUs of AMD have none of them: setup.rs of mscclpp-ep.
+#if !defined(MSCCLPP_DEVICE_HIP)
 
 // Each kernel does a whole call, or one of its EpHalves.
-extern "C" __global__ void EP_BOUNDS
+extern "C" __global__ void __launch_bounds__(256, 2)
     ep_dispatch_by_packets(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) {
   __shared__ detail::EpHeads heads;
   extern __shared__ uint32_t counts[];
@@ -21,7 +17,7 @@ extern "C" __global__ void EP_BOUNDS
 }
 
 #define EP_COMBINE_BY_PACKETS(NAME, TYPE)                                                                          \
-  extern "C" __global__ void EP_BOUNDS                                                                             \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                             \
       NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call, uint32_t halves) { \
     __shared__ detail::EpTerms terms[8];                                                                           \
     __shared__ detail::EpHeads heads;                                                                              \
@@ -30,3 +26,5 @@ extern "C" __global__ void EP_BOUNDS
 EP_COMBINE_BY_PACKETS(ep_combine_bf16_by_packets, ReduceBf16)
 EP_COMBINE_BY_PACKETS(ep_combine_f16_by_packets, ReduceF16)
 EP_COMBINE_BY_PACKETS(ep_combine_f32_by_packets, ReduceF32)
+
+#endif

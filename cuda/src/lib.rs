@@ -73,6 +73,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/ep_packets_device.hpp", include_str!("../include/mscclpp/ep_packets_device.hpp")),
     ("mscclpp/ep_receive_device.hpp", include_str!("../include/mscclpp/ep_receive_device.hpp")),
     ("mscclpp/ep_send_device.hpp", include_str!("../include/mscclpp/ep_send_device.hpp")),
+    ("mscclpp/ep_terms_device.hpp", include_str!("../include/mscclpp/ep_terms_device.hpp")),
     ("mscclpp/ep_wait_device.hpp", include_str!("../include/mscclpp/ep_wait_device.hpp")),
     ("mscclpp/fifo.hpp", include_str!("../include/mscclpp/fifo.hpp")),
     ("mscclpp/fifo_device.hpp", include_str!("../include/mscclpp/fifo_device.hpp")),

@@ -103,6 +103,7 @@ fn flat() -> String {
         "ep_wait_device.hpp",
         "ep_block_device.hpp",
         "ep_packets_device.hpp",
+        "ep_terms_device.hpp",
         "ep_combine_device.hpp",
         "ep_dispatch_block_device.hpp",
         "ep_send_device.hpp",

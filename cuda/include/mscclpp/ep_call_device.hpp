@@ -17,7 +17,7 @@ enum EpLimits : uint32_t {
   EpVectorsAtOnce = 4,
   // The bytes of a row that a warp moves at once.
   EpPartBytes = 32 * 16 * EpVectorsAtOnce,
-  // The vectors of a term that a thread sums up at once, and the bytes of a warp. Rows that come as packets are taken by as many.
+  // The vectors of a term that a thread sums up at once, and the bytes that a warp does.
   EpVectorsOfUnit = 2,
   EpUnitBytes = 32 * 16 * EpVectorsOfUnit,
   // The terms of a sum that a thread has under way at once.
@@ -43,8 +43,8 @@ enum EpTokens : uint32_t { EpTokensAtOnce = 4, EpMarkWords = 2, EpManyTokens = 6
 enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 512 };
 #endif
 
-// How often a thread looks for packets before it calls a function that waits for them. The look that finds them has their
-// data, and a function also asks whether the wait is to end.
+// The looks of a thread for packets before it calls a function that waits for them. The look that finds packets has their data;
+// the function also asks whether the wait is to end, and needs another look behind it.
 #if defined(MSCCLPP_DEVICE_SIM)
 enum EpLooks : uint32_t { EpLooksBeforeWait = 2 };
 #else

@@ -4,27 +4,12 @@
 #ifndef MSCCLPP_EP_COMBINE_DEVICE_HPP_
 #define MSCCLPP_EP_COMBINE_DEVICE_HPP_
 
-#include "mscclpp/ep_packets_device.hpp"
+#include "mscclpp/ep_terms_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
 namespace mscclpp {
 namespace detail {
-
-// A term of a sum: its row and weight. On the experts' rank, also the number of the choice; on the token's rank, the rank whose
-// packets the row is, if it has not come by stores.
-struct EpTerm {
-  const uint8_t* row;
-  float weight;
-  uint32_t of;
-};
-constexpr uint32_t EpOfNobody = ~0u;
-
-// The terms that a warp sums up, in shared memory.
-struct EpTerms {
-  EpTerm of[EpMaxTopK];
-  uint32_t count;
-};
 
 // The sums as they are. Kernels of programs have their own struct in place of this one, see ep_device.hpp.
 struct EpSumsAsTheyAre {
@@ -34,15 +19,20 @@ struct EpSumsAsTheyAre {
 
 // A combine, as one block does it.
 template <uint32_t Type, bool ByPackets, class Sums = EpSumsAsTheyAre>
-struct EpCombiner {
-  using N = Number<Type>;
-  // The numbers in a word of 8 bytes.
-  static constexpr uint32_t Count = 8 / N::Bytes;
+struct EpCombiner : EpTermSums<Type> {
+  using Base = EpTermSums<Type>;
+  using typename Base::UnitSums;
+  using Base::addTerm;
+  using Base::addTo;
+  using Base::b;
+  using Base::Count;
+  using Base::ep;
+  using Base::narrowed;
+  using Base::terms;
+  using Base::units;
+  using Base::vectorAt;
 
-  const EpHandle& ep;
   const EpCombine& call;
-  EpBlock b;
-  EpTerms& terms;
   // For each rank, how many rows go back to it, and how many tokens it has.
   EpHeads& heads;
   const Ll16Packets packets;
@@ -51,10 +41,8 @@ struct EpCombiner {
 
   MSCCLPP_DEVICE_INLINE EpCombiner(const EpHandle& ep, const EpCombine& call, EpTerms& terms, EpHeads& heads,
                                    const Sums& finished = Sums())
-      : ep(ep),
+      : Base(ep, call.microBatch, terms),
         call(call),
-        b(ep, call.microBatch, EpCombining),
-        terms(terms),
         heads(heads),
         packets(b.epoch),
         tables(reinterpret_cast<const EpCounts*>(call.tables)),
@@ -117,9 +105,8 @@ struct EpCombiner {
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + rank);
   }
 
-  // The parts of a row, and the units of which sums are made.
+  // The parts of a row.
   MSCCLPP_DEVICE_INLINE uint32_t parts() const { return (ep.resultBytes + EpPartBytes - 1) / EpPartBytes; }
-  MSCCLPP_DEVICE_INLINE uint32_t units() const { return (ep.resultBytes + EpUnitBytes - 1) / EpUnitBytes; }
 
   // ---- the experts' rank
 
@@ -203,15 +190,6 @@ struct EpCombiner {
     }
     return !warpFailed(failed);
   }
-  // Appends a term of each thread for which `has` is true. Returns how many there are then.
-  MSCCLPP_DEVICE_INLINE uint32_t addTerm(bool has, const EpTerm& term, uint32_t count) const {
-    const uint32_t sum = sumUpTo(has ? 1 : 0, b.lane);
-    if (has) terms.of[count + sum - 1] = term;
-    count += warpShuffle(sum, 31);
-    if (b.lane == 0) terms.count = count;
-    return count;
-  }
-
   // Sends each `subs`-th part of the rows of a token to its rank, from part `sub` on. All threads of a warp call it, and get the
   // same.
   MSCCLPP_DEVICE_INLINE bool sendRow(uint32_t owner, uint32_t row, uint32_t sub, uint32_t subs) const {
@@ -233,7 +211,7 @@ struct EpCombiner {
 #pragma unroll 1
     for (uint32_t unit = sub; unit < units(); unit += subs) {
       UnitSums sums = {};
-      addTerms<false>(sums, unit);
+      this->template addTerms<false>(sums, unit);
       Bytes16 sent[EpVectorsOfUnit];
 #pragma unroll
       for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) sent[v] = Bytes16{narrowed(sums[v][0]), narrowed(sums[v][1])};
@@ -284,105 +262,6 @@ struct EpCombiner {
         putPart(place, ep.resultBytes, part, b.lane, sent);
       }
     }
-  }
-
-  MSCCLPP_DEVICE_INLINE static void addTo(float (&sums)[Count], float weight, uint64_t word) {
-#pragma unroll
-    for (uint32_t j = 0; j < Count; ++j) {
-      sums[j] = fusedMultiplyAdd(weight, N::widen(word >> (8 * N::Bytes * j)), sums[j]);
-    }
-  }
-  MSCCLPP_DEVICE_INLINE static uint64_t narrowed(const float (&sums)[Count]) {
-    uint64_t word = 0;
-#pragma unroll
-    for (uint32_t j = 0; j < Count; ++j) word |= N::narrow(sums[j]) << (8 * N::Bytes * j);
-    return word;
-  }
-
-  // The sums of the numbers of a unit that a thread has: EpVectorsOfUnit vectors, of two words each.
-  using UnitSums = float[EpVectorsOfUnit][2][Count];
-  // The number of vector v of those that the thread has of a unit.
-  MSCCLPP_DEVICE_INLINE uint32_t vectorAt(uint32_t unit, uint32_t v) const { return (unit * EpVectorsOfUnit + v) * 32 + b.lane; }
-
-  // Adds a unit of the terms of the warp. EpTermsAtOnce terms are under way at once. If they are `Taken` out of what comes as
-  // packets, it waits for them, and returns false in all threads of the warp if a wait was given up.
-  template <bool Taken>
-  MSCCLPP_DEVICE_INLINE bool addTerms(UnitSums& sums, uint32_t unit) const {
-    const uint32_t n = terms.count;
-#pragma unroll 1
-    for (uint32_t j = 0; j < n; j += EpTermsAtOnce) {
-      Bytes16 came[EpTermsAtOnce][EpVectorsOfUnit];
-      if constexpr (Taken) {
-        if (!takeTerms(j, n, unit, came)) return false;
-      } else {
-#pragma unroll
-        for (uint32_t u = 0; u < EpTermsAtOnce; ++u) loadTerm(termAt(j, u, n), unit, came[u]);
-      }
-#pragma unroll
-      for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
-        if (j + u >= n) break;
-        const float weight = terms.of[j + u].weight;
-#pragma unroll
-        for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) {
-          addTo(sums[v][0], weight, came[u][v].low);
-          addTo(sums[v][1], weight, came[u][v].high);
-        }
-      }
-    }
-    return true;
-  }
-  // Term j + u of n; in the place of one that there is not, one that there is.
-  MSCCLPP_DEVICE_INLINE const EpTerm& termAt(uint32_t j, uint32_t u, uint32_t n) const { return terms.of[j + u < n ? j + u : j]; }
-  // Loads a unit of a term that is here. Behind its end it loads its beginning.
-  MSCCLPP_DEVICE_INLINE void loadTerm(const EpTerm& term, uint32_t unit, Bytes16 (&came)[EpVectorsOfUnit]) const {
-#pragma unroll
-    for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) {
-      const uint32_t i = vectorAt(unit, v);
-      came[v] = vectorOf(term.row, ep.resultBytes, i * 16 < ep.resultBytes ? i : 0);
-    }
-  }
-  // Takes a unit of the terms from j on, which come as packets, or are here. Returns false, in all threads of the warp, if a
-  // wait was given up.
-  MSCCLPP_DEVICE_INLINE bool takeTerms(uint32_t j, uint32_t n, uint32_t unit,
-                                       Bytes16 (&came)[EpTermsAtOnce][EpVectorsOfUnit]) const {
-    const EpRowPackets lines(b);
-    const uint32_t first = vectorAt(unit, 0);
-    EpRowPackets::Looks<EpVectorsOfUnit> seen[EpTermsAtOnce];
-    const auto look = [&] {
-      bool missing = false;
-      warpSync();
-#pragma unroll
-      for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
-        const EpTerm& term = termAt(j, u, n);
-        if (term.of != EpOfNobody) {
-          lines.look(term.row, ep.resultBytes, first, seen[u]);
-        } else {
-          loadTerm(term, unit, seen[u].vectors);
-        }
-      }
-#pragma unroll
-      for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
-        missing = missing || (termAt(j, u, n).of != EpOfNobody && !lines.areThere(ep.resultBytes, first, seen[u]));
-      }
-      return !warpAny(missing);
-    };
-#pragma unroll 1
-    for (uint32_t looks = 1; !look(); ++looks) {
-#pragma unroll 1
-      for (uint32_t u = 0; u < EpTermsAtOnce && looks == EpLooksBeforeWait; ++u) {
-        const EpTerm& term = termAt(j, u, n);
-        if (term.of != EpOfNobody && !epWaitForLines(lines, term.row, ep.resultBytes, first, EpVectorsOfUnit, ep, term.of)) return false;
-      }
-      if (looks > EpLooksBeforeWait) break;
-      betweenPolls();
-    }
-#pragma unroll
-    for (uint32_t u = 0; u < EpTermsAtOnce; ++u) {
-      if (termAt(j, u, n).of != EpOfNobody) lines.complete(seen[u]);
-#pragma unroll
-      for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) came[u][v] = seen[u].vectors[v];
-    }
-    return true;
   }
 
   // The places of what comes to a token's rank: from each rank the sums of its rows, and for each choice its row.
@@ -510,7 +389,7 @@ struct EpCombiner {
 #pragma unroll 1
     for (uint32_t unit = sub; unit < units(); unit += subs) {
       UnitSums sums = {};
-      if (!addTerms<ByPackets>(sums, unit)) return false;
+      if (!this->template addTerms<ByPackets>(sums, unit)) return false;
 #pragma unroll
       for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) {
         const uint32_t i = vectorAt(unit, v);

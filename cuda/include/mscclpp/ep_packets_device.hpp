@@ -63,7 +63,7 @@ struct EpRowPackets {
     warpSync();
   }
 
-  // What a thread has loaded of a row: vectors, and if it has flags, the packets of their lines.
+  // The vectors that a thread has loaded of a row, and the packets of those lines whose flag it has.
   template <uint32_t Count>
   struct Looks {
     Bytes16 vectors[Count], packets[Count];
@@ -118,6 +118,20 @@ MSCCLPP_DEVICE_NOINLINE bool epWaitForLines(EpRowPackets lines, const uint8_t* r
   return !warpFailed(failed);
 }
 
+// Looks until `look` returns true. After some looks in vain it calls `wait`, which returns false if the wait was given up: so
+// does this function. All threads of a warp call it, and `look` and `wait` return the same to all of them.
+template <class Look, class Wait>
+MSCCLPP_DEVICE_INLINE bool epLookUntil(Look look, Wait wait) {
+#pragma unroll 1
+  for (uint32_t looks = 1; !look(); ++looks) {
+    // A rank that is lost has sent nothing, so the look behind the wait is the last one.
+    if (looks == EpLooksBeforeWait && !wait()) return false;
+    if (looks > EpLooksBeforeWait) break;
+    betweenPolls();
+  }
+  return true;
+}
+
 // Takes vectors `first`, `first` + 32 and so on of a row from rank `from`. Returns false, in all threads of the warp, if a
 // wait was given up.
 template <uint32_t Count>
@@ -128,13 +142,7 @@ MSCCLPP_DEVICE_INLINE bool takeLines(const EpRowPackets& lines, const uint8_t* r
     lines.look(row, bytes, first, seen);
     return !warpAny(!lines.areThere(bytes, first, seen));
   };
-#pragma unroll 1
-  for (uint32_t looks = 1; !look(); ++looks) {
-    // A rank that is lost has sent nothing, so the look behind the wait is the last one.
-    if (looks == EpLooksBeforeWait && !epWaitForLines(lines, row, bytes, first, Count, ep, from)) return false;
-    if (looks > EpLooksBeforeWait) break;
-    betweenPolls();
-  }
+  if (!epLookUntil(look, [&] { return epWaitForLines(lines, row, bytes, first, Count, ep, from); })) return false;
   lines.complete(seen);
   return true;
 }

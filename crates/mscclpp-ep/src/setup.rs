@@ -112,8 +112,8 @@ impl ExpertsBuilder {
         self
     }
 
-    /// C, the most tokens of a rank in a call. Calls of experts with a capacity of up to 128 are faster, for as many tokens, than
-    /// those of a larger one.
+    /// C, the most tokens of a rank in a call. A capacity of up to 128 has kernels of its own, which take less time for few
+    /// tokens.
     pub fn capacity(mut self, tokens: usize) -> Self {
         self.settings.capacity = tokens as u64;
         self

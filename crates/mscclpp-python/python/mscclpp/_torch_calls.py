@@ -106,7 +106,7 @@ def fits(name: str, tensor: torch.Tensor) -> bool:
     """Returns whether a tensor is plain. Raises if the backend does not take it: it takes what NCCL's takes, dense tensors
     that are contiguous in a memory format that torch suggests.
     """
-    if tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()):
+    if is_plain(tensor):
         return True
     if tensor.is_sparse:
         raise ValueError(f"{name}: Tensors must be dense, and this one is sparse")

@@ -229,14 +229,13 @@ impl Layout {
         let mut room = Room::default();
         handle.places.lines = room.take(2 * LINE_KINDS * MAX_RANKS as u64 * LINE);
         let tensors = room.0;
-        let end = set_rows(&mut handle, payload, along, n * capacity, tensors);
-        room.0 = end;
-        let once = room.0;
+        let once = set_rows(&mut handle, payload, along, n * capacity, tensors);
+        room.0 = once;
         if by_packets {
             let scales = set_packets(&mut handle, payload, n * capacity, once);
             // The rows of any payload for whose tensors there is memory: each tensor of a row may end with lines that are not
             // full.
-            let each = (end - tensors).div_ceil(n * capacity);
+            let each = (once - tensors).div_ceil(n * capacity);
             room.0 = scales + n * capacity * (each / LINES_OF_ROWS + PARTS as u64) * BYTES_OF_LINES;
         }
         let places = &mut handle.places;

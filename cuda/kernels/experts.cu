@@ -5,9 +5,10 @@
 
 using namespace mscclpp;
 
-// Each kernel does a whole call, or one of its EpHalves.
-extern "C" __global__ void __launch_bounds__(1024)
-    ep_dispatch(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) {
+// Each kernel does a whole call, or one of its EpHalves. Profilers show these names as those of C++: mscclpp::ep::dispatch,
+// mscclpp::ep::combine_bf16. DeepEP's tests look for them so.
+extern "C" __global__ void __launch_bounds__(1024) _ZN7mscclpp2ep8dispatchE(
+    const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) {
   __shared__ detail::EpHeads heads;
   extern __shared__ uint32_t counts[];
   detail::dispatchExperts<false>(ep, call, heads, counts, detail::EpGivenRows{}, halves);
@@ -20,9 +21,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     __shared__ detail::EpHeads heads;                                                                              \
     detail::EpCombiner<TYPE, false>(ep, call, terms[threadOfBlock() / 32], heads).run(halves);                     \
   }
-EP_COMBINE(ep_combine_bf16, ReduceBf16)
-EP_COMBINE(ep_combine_f16, ReduceF16)
-EP_COMBINE(ep_combine_f32, ReduceF32)
+EP_COMBINE(_ZN7mscclpp2ep12combine_bf16E, ReduceBf16)
+EP_COMBINE(_ZN7mscclpp2ep11combine_f16E, ReduceF16)
+EP_COMBINE(_ZN7mscclpp2ep11combine_f32E, ReduceF32)
 
 // Notes that the ranks whose bits are set are lost. One thread.
 extern "C" __global__ void ep_lose(const MSCCLPP_GRID_CONSTANT EpHandle ep, uint32_t ranks) {

@@ -25,9 +25,11 @@ impl Kernels {
     /// The kernels of rows that are stored, or that travel as packets.
     pub(crate) fn of(module: &Module, gpu: &Gpu, number_type: NumberType, by_packets: bool) -> Result<Self> {
         let (way, threads) = if by_packets { ("_by_packets", 256) } else { ("", 1024) };
+        // The name that a C++ compiler gives `mscclpp::ep::NAME`.
+        let kernel = |name: &str| module.kernel(&format!("_ZN7mscclpp2ep{}{name}{way}E", name.len() + way.len()));
         Ok(Self {
-            dispatch: module.kernel(&format!("ep_dispatch{way}"))?,
-            combine: module.kernel(&format!("{}{way}", number_type.kernel()))?,
+            dispatch: kernel("dispatch")?,
+            combine: kernel(number_type.kernel())?,
             threads: if gpu.platform() == Platform::Sim { 64 } else { threads },
         })
     }

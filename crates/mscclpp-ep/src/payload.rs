@@ -36,9 +36,9 @@ impl NumberType {
 
     pub(crate) fn kernel(self) -> &'static str {
         match self {
-            Self::Bf16 => "ep_combine_bf16",
-            Self::F16 => "ep_combine_f16",
-            Self::F32 => "ep_combine_f32",
+            Self::Bf16 => "combine_bf16",
+            Self::F16 => "combine_f16",
+            Self::F32 => "combine_f32",
         }
     }
 }

@@ -1,4 +1,4 @@
-"""Ranks, graphs and times for the benchmarks of two GPUs with PyTorch."""
+"""Ranks, graphs and times for the benchmarks with PyTorch."""
 
 import os
 import socket
@@ -8,29 +8,30 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import mscclpp
-import mscclpp.torch
 import torch
 import torch.distributed as dist
 
 
-def as_ranks(file: str, rank: Callable[[], None]) -> None:
-    """Run `rank` in two processes, which start `file` with the variables that torch.distributed reads."""
+def as_ranks(file: str, rank: Callable[[], None], ranks: int = 2) -> None:
+    """Run `rank` in as many processes, which start `file` with the variables that torch.distributed reads."""
     if "RANK" in os.environ:
         rank()
         return
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    common = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    common = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     command = [sys.executable, file, *sys.argv[1:]]
-    started = [subprocess.Popen(command, env=dict(common, RANK=str(r), LOCAL_RANK=str(r))) for r in range(2)]
+    started = [subprocess.Popen(command, env=dict(common, RANK=str(r), LOCAL_RANK=str(r))) for r in range(ranks)]
     sys.exit(max(abs(process.wait()) for process in started))
 
 
-def joined() -> tuple[torch.device, Any, mscclpp.Collectives]:
+def joined() -> tuple[torch.device, Any, Any]:
     """Make this rank's device current, and return it, a group of the backend `mscclpp` beside NCCL's, and
     collectives.
     """
+    import mscclpp
+    import mscclpp.torch
+
     device = torch.device("cuda", int(os.environ["RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)

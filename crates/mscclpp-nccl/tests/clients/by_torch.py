@@ -1,11 +1,10 @@
 """Uses torch.distributed with the backend `nccl`, or this project's own: every collective, DDP, FSDP2, tensor parallelism,
 CUDA graphs and torch.compile. Each GPU has a process.
 
-    by_torch.py RANKS [--results FILE] [--times] [--backend mscclpp]
+    by_torch.py RANKS [--results FILE] [--backend mscclpp]
 
 The environment decides which NCCL is used: LD_PRELOAD=.../libnccl.so puts this project's library in front. `--results` writes
-the losses of the trainings as JSON, to be compared with those under another NCCL. `--times` measures times in place of the
-checks. The script runs itself as the ranks.
+the losses of the trainings as JSON, to be compared with those under another NCCL. The script runs itself as the ranks.
 """
 
 import argparse
@@ -14,7 +13,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 
 
 def collectives(dist, torch, rank, ranks):
@@ -219,47 +217,6 @@ def compiled(dist, torch, rank, ranks):
 TRIALS = [collectives, subgroups, graphs, ddp, fsdp2, tensor_parallel, compiled]
 
 
-def times(dist, torch, rank, ranks):
-    """Times a tensor-parallel decode step (a graph of 16 all-reduces of 8192 bfloat16 for one token) and a DDP step, in
-    microseconds: the least of ten means, and the middle one."""
-
-    def measure(name, step, repeat):
-        for _ in range(3):
-            step()
-        means = []
-        for _ in range(10):
-            dist.barrier()
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            for _ in range(repeat):
-                step()
-            torch.cuda.synchronize()
-            means.append((time.perf_counter() - begun) / repeat * 1e6)
-        if rank == 0:
-            print(f"{name}: {min(means):.1f} us, middle {sorted(means)[5]:.1f} us", flush=True)
-
-    numbers = torch.zeros(8192, dtype=torch.bfloat16, device="cuda")
-    dist.all_reduce(numbers)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(16):
-            dist.all_reduce(numbers)
-    measure("16 all-reduces of 8192 bf16 in a graph", graph.replay, 200)
-    measure("one all-reduce of 8192 bf16, eager", lambda: dist.all_reduce(numbers), 200)
-
-    trained = torch.nn.parallel.DistributedDataParallel(
-        torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda(), device_ids=[rank]
-    )
-    batch = torch.randn(64, 4096, device="cuda")
-
-    def step():
-        trained.zero_grad()
-        trained(batch).square().mean().backward()
-
-    measure("a DDP step of 8 linear layers of 4096", step, 20)
-
-
 def run(options):
     import torch
     import torch.distributed as dist
@@ -269,18 +226,15 @@ def run(options):
     if options.backend == "mscclpp":
         import mscclpp.torch  # noqa: F401, which makes the backend known
     dist.init_process_group(options.backend, device_id=torch.device("cuda", rank))
-    if options.times:
-        times(dist, torch, rank, ranks)
-    else:
-        results = {}
-        for trial in TRIALS:
-            results[trial.__name__] = trial(dist, torch, rank, ranks)
-            torch.cuda.synchronize()
-            if rank == 0:
-                print(f"{trial.__name__}: ok", flush=True)
-        if options.results and rank == 0:
-            with open(options.results, "w") as file:
-                json.dump(results, file)
+    results = {}
+    for trial in TRIALS:
+        results[trial.__name__] = trial(dist, torch, rank, ranks)
+        torch.cuda.synchronize()
+        if rank == 0:
+            print(f"{trial.__name__}: ok", flush=True)
+    if options.results and rank == 0:
+        with open(options.results, "w") as file:
+            json.dump(results, file)
     dist.destroy_process_group()
 
 
@@ -288,7 +242,6 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("ranks", type=int)
     parser.add_argument("--results")
-    parser.add_argument("--times", action="store_true")
     parser.add_argument("--backend", default="nccl")
     options = parser.parse_args()
     if "RANK" in os.environ:

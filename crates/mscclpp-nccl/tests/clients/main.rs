@@ -66,21 +66,6 @@ fn main() -> ExitCode {
         ),
         two("cupy", || succeeds(preloaded(script("by_cupy.py").arg("2")), TORCH).map(drop), Some("cupy")),
         two("torch_gives_the_losses_that_it_gives_with_nccl", torch, Some("torch")),
-        two(
-            "torch_times_beside_nccl",
-            || {
-                for round in 0..2 {
-                    println!("round {round}, NCCL:");
-                    succeeds(script("by_torch.py").args(["2", "--times"]), TORCH)?;
-                    // MSCCLPP_NCCL_DEBUG is not set here: statistics would time each call.
-                    println!("round {round}, this library:");
-                    let mut command = script("by_torch.py");
-                    succeeds(command.args(["2", "--times"]).env("LD_PRELOAD", path()), TORCH)?;
-                }
-                Ok(())
-            },
-            Some("torch"),
-        ),
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(1));

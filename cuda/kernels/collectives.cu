@@ -6,13 +6,13 @@
 using namespace mscclpp;
 
 // FORM_PROTOCOL_WORDS: the exchange, or the all_reduce in two steps, by LL16, LL128 or Simple, whose words are moved,
-// reduced as the call says, or reduced as the name says.
-#define REDUCING_KERNELS(NAME, FORM)                                                                 \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords>)                        \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f16_sum, detail::FORM<detail::ReduceWords<ReduceF16, ReduceSum>>) \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::ReduceWords<ReduceBf16, ReduceSum>>) \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::ReduceWords<ReduceF32, ReduceSum>>)
-#define EXCHANGE_KERNELS(NAME, FORM)                                     \
+// reduced as the call says, or summed or averaged with the type that the name says.
+#define REDUCING_KERNELS(NAME, FORM)                                                     \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords>)            \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f16_sum, detail::FORM<detail::SumWords<ReduceF16>>)   \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::SumWords<ReduceBf16>>) \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::SumWords<ReduceF32>>)
+#define EXCHANGE_KERNELS(NAME, FORM)                                      \
   MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords>) \
   REDUCING_KERNELS(NAME, FORM)
 
@@ -26,9 +26,9 @@ MSCCLPP_DIRECT_KERNEL(exchange_direct_move, false)
 
 // Several small calls that reduce, by LL16.
 MSCCLPP_GROUP_KERNEL(reduce_group_any, detail::reduceGroup<detail::ReduceAnyWords>)
-MSCCLPP_GROUP_KERNEL(reduce_group_f16_sum, detail::reduceGroup<detail::ReduceWords<ReduceF16, ReduceSum>>)
-MSCCLPP_GROUP_KERNEL(reduce_group_bf16_sum, detail::reduceGroup<detail::ReduceWords<ReduceBf16, ReduceSum>>)
-MSCCLPP_GROUP_KERNEL(reduce_group_f32_sum, detail::reduceGroup<detail::ReduceWords<ReduceF32, ReduceSum>>)
+MSCCLPP_GROUP_KERNEL(reduce_group_f16_sum, detail::reduceGroup<detail::SumWords<ReduceF16>>)
+MSCCLPP_GROUP_KERNEL(reduce_group_bf16_sum, detail::reduceGroup<detail::SumWords<ReduceBf16>>)
+MSCCLPP_GROUP_KERNEL(reduce_group_f32_sum, detail::reduceGroup<detail::SumWords<ReduceF32>>)
 
 // Messages between pairs of ranks.
 extern "C" __global__ void __launch_bounds__(1024)

@@ -6,12 +6,12 @@
 
 using namespace mscclpp;
 
-#define KERNELS(NAME, FORM)                                                                                  \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords, true>)                              \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords, true>)                          \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f16_sum, detail::FORM<detail::ReduceWords<ReduceF16, ReduceSum>, true>)   \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::ReduceWords<ReduceBf16, ReduceSum>, true>) \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::ReduceWords<ReduceF32, ReduceSum>, true>)
+#define KERNELS(NAME, FORM)                                                                    \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords, true>)                \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords, true>)            \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f16_sum, detail::FORM<detail::SumWords<ReduceF16>, true>)   \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::SumWords<ReduceBf16>, true>) \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::SumWords<ReduceF32>, true>)
 
 KERNELS(exchange_ll16, exchangeLl16)
 KERNELS(exchange_ll128, exchangeLl128)
@@ -21,9 +21,9 @@ MSCCLPP_DIRECT_KERNEL(exchange_direct_move, true)
 
 // Several small calls that reduce, by LL16.
 MSCCLPP_GROUP_KERNEL(reduce_group_any, detail::reduceGroup<detail::ReduceAnyWords, true>)
-MSCCLPP_GROUP_KERNEL(reduce_group_f16_sum, detail::reduceGroup<detail::ReduceWords<ReduceF16, ReduceSum>, true>)
-MSCCLPP_GROUP_KERNEL(reduce_group_bf16_sum, detail::reduceGroup<detail::ReduceWords<ReduceBf16, ReduceSum>, true>)
-MSCCLPP_GROUP_KERNEL(reduce_group_f32_sum, detail::reduceGroup<detail::ReduceWords<ReduceF32, ReduceSum>, true>)
+MSCCLPP_GROUP_KERNEL(reduce_group_f16_sum, detail::reduceGroup<detail::SumWords<ReduceF16>, true>)
+MSCCLPP_GROUP_KERNEL(reduce_group_bf16_sum, detail::reduceGroup<detail::SumWords<ReduceBf16>, true>)
+MSCCLPP_GROUP_KERNEL(reduce_group_f32_sum, detail::reduceGroup<detail::SumWords<ReduceF32>, true>)
 
 // Messages between pairs of ranks.
 extern "C" __global__ void __launch_bounds__(1024)

@@ -1,6 +1,6 @@
 """Microseconds of a layer of experts, played as serving engines play it, with PyTorch.
 
-    NCCL_NVLS_ENABLE=0 python benchmarks/moe_layer.py RANKS
+    NCCL_NVLS_ENABLE=0 python benchmarks/moe_layer.py RANKS [MULTIPROCESSORS]
 
 It starts itself as the ranks, one on each GPU. Tokens of 7168 bf16 have 8 of 256 experts of two multiplications. `decode`
 has 16 tokens of a rank in a CUDA graph, in rows of fixed places; `prefill` has 4096 of a rank, eager, in two micro-
@@ -182,6 +182,8 @@ def rank() -> None:
     device, ours, comm = joined()
     deep_ep = importlib.import_module("deep_ep")
 
+    if len(sys.argv) > 2:
+        deep_ep.Buffer.set_num_sms(int(sys.argv[2]))
     ranks = dist.get_world_size()
     torch.manual_seed(device.index)
     layer, nccl = Layer(device.index, ranks), dist.group.WORLD

@@ -215,7 +215,8 @@ struct CollectiveBlock {
   // Returns the word that results from the words of this rank and the only other one.
   template <class Words>
   MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t mine, uint64_t theirs) const {
-    return rank == 0 ? Words::ofTwo(call, mine, theirs) : Words::ofTwo(call, theirs, mine);
+    const bool isFirst = rank == 0;
+    return Words::template ofTwo<true>(call, isFirst ? mine : theirs, isFirst ? theirs : mine);
   }
 
   // The number of the calling thread among those of all blocks, and the number of these threads.

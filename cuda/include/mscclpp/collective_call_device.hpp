@@ -94,7 +94,8 @@ struct CollectiveCall {
   uint32_t type;
   uint32_t op;
   // The factor of every number of this rank before it is sent, if `scaled`: a float, a double, or a whole number of 8
-  // bytes; or, with CollectiveScaledByMemory, the address of a number of the type.
+  // bytes; or, with CollectiveScaledByMemory, the address of a number of the type. Of an average of floats of 4 bytes, 1 divided
+  // by the number of ranks.
   uint64_t scale;
   uint32_t scaled;
   // Whether some rank takes nothing from some other rank.
@@ -129,27 +130,53 @@ struct MoveWords {
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall&, uint64_t word) { return word; }
 };
 
-// The words are reduced, with a type and an operation that the kernel knows: a Fold gets the word of each rank, in the
-// order of the ranks, and has the result.
-template <uint32_t Type, uint32_t Op>
-struct ReduceWords {
-  static_assert(Op != ReduceAvg, "averages are made by reduceAny");
+// The words are summed, with a type that the kernel knows, or averaged, if the call says so: a Fold gets the word of each rank,
+// in the order of the ranks, and has the result.
+template <uint32_t Type>
+struct SumWords {
+  using N = Number<Type>;
   static constexpr bool Reduces = true;
+  // Whether an average multiplies each number before it adds it, by CollectiveCall::scale. Otherwise it divides the sum.
+  static constexpr bool Weighs = N::Bytes == 4;
   MSCCLPP_DEVICE_INLINE static bool sendsAsItIs(const CollectiveCall&) { return true; }
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall&, uint64_t word) { return word; }
+  // Whether the call averages.
+  MSCCLPP_DEVICE_INLINE static bool averages(const CollectiveCall& call) { return call.op == ReduceAvg; }
   struct Fold {
-    WordFold<Number<Type>> fold;
-    MSCCLPP_DEVICE_INLINE void put(uint32_t rank, uint64_t word) {
+    WordFold<N> fold;
+    MSCCLPP_DEVICE_INLINE void put(const CollectiveCall& call, uint32_t rank, uint64_t word) {
+      if constexpr (Weighs) {
+        if (averages(call)) word = weighed(word, bitsAs<float>(static_cast<uint32_t>(call.scale)));
+      }
       if (rank == 0) {
         fold.first(word);
       } else {
-        fold.next(Op, word);
+        fold.next(ReduceSum, word);
       }
     }
-    MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveCall&, uint32_t) const { return fold.result(); }
+    MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveCall& call, uint32_t ranks) {
+      if constexpr (!Weighs) {
+        if (averages(call)) fold.divide(ranks);
+      }
+      return fold.result();
+    }
   };
-  MSCCLPP_DEVICE_INLINE static uint64_t ofTwo(const CollectiveCall&, uint64_t first, uint64_t second) {
-    return reduceTwo<Type, Op>(first, second);
+  MSCCLPP_DEVICE_INLINE static uint64_t weighed(uint64_t word, float weight) {
+    uint64_t result = 0;
+#pragma unroll
+    for (uint32_t bit = 0; bit < 64; bit += 8 * N::Bytes) {
+      result |= N::narrow(multiplyValues(N::widen(word >> bit), weight)) << bit;
+    }
+    return result;
+  }
+  // Returns the result of two words; without `MayAverage`, of a call that does not average.
+  template <bool MayAverage>
+  MSCCLPP_DEVICE_INLINE static uint64_t ofTwo(const CollectiveCall& call, uint64_t first, uint64_t second) {
+    if (!MayAverage || !averages(call)) return reduceTwo<Type, ReduceSum>(first, second);
+    Fold fold;
+    fold.put(call, 0, first);
+    fold.put(call, 1, second);
+    return fold.result(call, 2);
   }
 };
 
@@ -206,11 +233,14 @@ struct ReduceAnyWords {
   // Keeps the words until all have come.
   struct Fold {
     uint64_t words[CollectiveMaxRanks];
-    MSCCLPP_DEVICE_INLINE void put(uint32_t rank, uint64_t word) { words[rank] = word; }
+    MSCCLPP_DEVICE_INLINE void put(const CollectiveCall&, uint32_t rank, uint64_t word) { words[rank] = word; }
     MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveCall& call, uint32_t ranks) const {
       return reduceAny(words, ranks, call.type, call.op);
     }
   };
+  // `reduceAny` makes averages as it makes the rest.
+  MSCCLPP_DEVICE_INLINE static bool averages(const CollectiveCall&) { return false; }
+  template <bool>
   MSCCLPP_DEVICE_INLINE static uint64_t ofTwo(const CollectiveCall& call, uint64_t first, uint64_t second) {
     const uint64_t words[2] = {first, second};
     return reduceAny(words, 2, call.type, call.op);

@@ -89,7 +89,7 @@ MSCCLPP_DEVICE_INLINE void reduceGroup(const CollectiveHandle& comm, const Colle
       uint64_t word = mine;
       const uint8_t* const place = inbox + b.slotOf(r, b.rank) * slotBytes + static_cast<uint64_t>(at) * 16;
       if (r != b.rank && !packets.take(place, word, comm.status[r])) return false;
-      fold.put(r, word);
+      fold.put(call, r, word);
     }
     storeMessageWord(part.recv, part.bytes, i, fold.result(call, b.ranks));
     return true;

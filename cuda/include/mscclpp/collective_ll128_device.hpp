@@ -102,8 +102,8 @@ MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Ll128Packe
       const uint8_t* const slot = inbox + b.slotOf(r, b.rank) * slotBytes;
       if (!lines.take(slot, line, exists, pair, b.comm.status[r])) return false;
     }
-    low.put(r, pair.low);
-    high.put(r, pair.high);
+    low.put(b.call, r, pair.low);
+    high.put(b.call, r, pair.high);
   }
   result.low = low.result(b.call, b.ranks);
   result.high = lines.hasFlag() ? lines.flag : high.result(b.call, b.ranks);

@@ -158,7 +158,7 @@ MSCCLPP_DEVICE_INLINE void exchangeLl16OfMore(const CollectiveHandle& comm, cons
         failed = !take(r, due, i);
 #pragma unroll
         for (uint32_t u = 0; u < RanksAtOnce; ++u) {
-          if (r + u < b.ranks) fold.put(r + u, r + u == b.rank ? mine : words[u]);
+          if (r + u < b.ranks) fold.put(call, r + u, r + u == b.rank ? mine : words[u]);
         }
       }
       if (!failed) storeMessageWord(own.recv, own.recvBytes, i, fold.result(call, b.ranks));

@@ -67,8 +67,8 @@ MSCCLPP_DEVICE_NOINLINE void reduceRanks(const CollectiveHandle& comm, const Col
 #pragma unroll
       for (uint32_t u = 0; u < RanksAtOnce; ++u) {
         if (r + u >= ranks) continue;
-        low.put(r + u, r + u == rank ? mine.low : v[u].low);
-        high.put(r + u, r + u == rank ? mine.high : v[u].high);
+        low.put(call, r + u, r + u == rank ? mine.low : v[u].low);
+        high.put(call, r + u, r + u == rank ? mine.high : v[u].high);
       }
     }
     mine = {low.result(call, ranks), high.result(call, ranks)};
@@ -80,6 +80,36 @@ MSCCLPP_DEVICE_NOINLINE void reduceRanks(const CollectiveHandle& comm, const Col
       store16(comm.scratch[p] + results + (rank < p ? rank : rank - 1) * stride + i * 16, mine);
     }
   }
+}
+
+// Reduces `bytes` bytes of two ranks, but for averages that Words make: this one's are at `own`, the other's at `other` in this
+// rank's scratch. A thread has several vectors of each under way at once. Not inlined, as reduceRanks.
+template <class Words>
+MSCCLPP_DEVICE_NOINLINE void reduceTwoRanks(const CollectiveHandle& comm, const CollectiveCall& call, uint8_t* out,
+                                            const uint8_t* own, const uint8_t* other, uint32_t bytes) {
+  const bool isFirst = comm.rank == 0;
+  const auto word = [&](uint64_t mine, uint64_t theirs) {
+    mine = Words::sent(call, mine);
+    return Words::template ofTwo<false>(call, isFirst ? mine : theirs, isFirst ? theirs : mine);
+  };
+  const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
+    return Bytes16{word(mine.low, theirs.low), word(mine.high, theirs.high)};
+  };
+  forVectors(
+      bytes, isAligned<16>(own) && isAligned<16>(out), threadOfBlock(), threadsOfBlock(),
+      [&](uint32_t i, uint32_t step) {
+        Bytes16 mine[VectorsInFlight], theirs[VectorsInFlight];
+#pragma unroll
+        for (uint32_t u = 0; u < VectorsInFlight; ++u) {
+          mine[u] = load16(own + (i + u * step) * 16);
+          theirs[u] = load16(other + (i + u * step) * 16);
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < VectorsInFlight; ++u) store16(out + (i + u * step) * 16, reduced(mine[u], theirs[u]));
+      },
+      [&](uint32_t i) {
+        storeVectorOf(out, bytes, i, reduced(vectorOf(own, bytes, i), load16(other + i * 16)));
+      });
 }
 
 // The role of a block, and its lane. `puts`: it sends, and takes the results of an all_reduce in two steps; `takes`: it
@@ -211,32 +241,6 @@ struct Chunks {
                        places * lanes * chunk(), toAll ? offsetOf(Results, 0, k) : 0);
   }
 
-  // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for chunk k. A thread
-  // has several vectors of each under way at once.
-  template <class Words>
-  MSCCLPP_DEVICE_INLINE void reduceTwo(uint8_t* out, const uint8_t* own, uint32_t bytes, uint32_t k) const {
-    const uint8_t* const other = place(First, b.rank, 1 - b.rank, k);
-    const auto sent = sentBy<Words>();
-    const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
-      return Bytes16{b.reduceTwo<Words>(sent(mine.low), theirs.low), b.reduceTwo<Words>(sent(mine.high), theirs.high)};
-    };
-    forVectors(
-        bytes, isAligned<16>(own) && isAligned<16>(out), b.thread, b.threads,
-        [&](uint32_t i, uint32_t step) {
-          Bytes16 mine[VectorsInFlight], theirs[VectorsInFlight];
-#pragma unroll
-          for (uint32_t u = 0; u < VectorsInFlight; ++u) {
-            mine[u] = load16(own + (i + u * step) * 16);
-            theirs[u] = load16(other + (i + u * step) * 16);
-          }
-#pragma unroll
-          for (uint32_t u = 0; u < VectorsInFlight; ++u) store16(out + (i + u * step) * 16, reduced(mine[u], theirs[u]));
-        },
-        [&](uint32_t i) {
-          storeVectorOf(out, bytes, i, reduced(vectorOf(own, bytes, i), load16(other + i * 16)));
-        });
-  }
-
   // Turns a word into the word that is sent.
   template <class Words>
   struct Sent {
@@ -266,7 +270,12 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfTwo(const CollectiveHandle& comm, con
       const uint64_t at = chunks.offset(k);
       const uint32_t bytes = chunks.length(theirs.recvBytes, k);
       if constexpr (Words::Reduces) {
-        chunks.reduceTwo<Words>(theirs.recv + at, theirs.send + at, bytes, k);
+        if (Words::averages(call)) {
+          chunks.reduceOfAll<Words>(k, false);
+        } else {
+          const uint8_t* const came = chunks.place(Chunks::First, b.rank, other, k);
+          reduceTwoRanks<Words>(comm, call, theirs.recv + at, theirs.send + at, came, bytes);
+        }
       } else {
         takeBytes(theirs.recv + at, chunks.place(Chunks::First, b.rank, other, k), bytes, b.thread, b.threads);
       }

@@ -116,12 +116,12 @@ struct EpBlock {
         numbers(blocks),
         epoch(load8(epochs(direction) + block) + 1) {}
 
-  // Returns which of the EpHalves of a launch this block does. If rows travel as packets, half of the blocks send while the
+  // Returns which of the EpHalves of a launch this block does. If rows travel as packets, `senders` blocks send while the
   // others receive, so each runs a part of the code, and the times that both take pass together.
   template <bool ByPackets>
-  MSCCLPP_DEVICE_INLINE uint32_t split(uint32_t halves) {
+  MSCCLPP_DEVICE_INLINE uint32_t split(uint32_t halves, uint32_t senders) {
     if (!ByPackets || halves != EpBoth || blocks == 1) return halves;
-    const uint32_t senders = blocks / 2;
+    if (senders == 0) senders = 1;
     const bool sends = block < senders;
     number = sends ? block : block - senders;
     numbers = sends ? senders : blocks - senders;

@@ -54,13 +54,15 @@ struct EpCombiner : EpTermSums<Type> {
       heads.rows[b.thread] = load4(tables->received + b.thread);
       heads.tokens[b.thread] = load4(tables->theirs + b.thread);
     }
-    const uint32_t own = b.template split<ByPackets>(halves);
+    // To send a row as it is takes less of a block than to sum rows.
+    const uint32_t own = b.template split<ByPackets>(halves, call.oneRow != 0 ? b.blocks / 4 : b.blocks / 2);
     if (!b.template begin<ByPackets>(halves)) return;
     // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
     // the tokens of all.
     bool many = false;
     for (uint32_t r = 0; r < ep.ranks; ++r) many = many || isMany(heads.tokens[r]);
-    const uint32_t senders = halves == EpBoth && many && b.blocks > 1 ? b.blocks / 2 : b.numbers;
+    const uint32_t few = call.oneRow != 0 && ep.ranks == 2 ? b.blocks * 5 / 16 : b.blocks / 2;
+    const uint32_t senders = halves == EpBoth && many && few != 0 ? few : b.numbers;
     bool failed = false;
     if ((own & EpSends) != 0) {
       // One hop before everything else, if the experts' ranks have not the weights. It is not known here which of them need
@@ -125,12 +127,15 @@ struct EpCombiner : EpTermSums<Type> {
     const uint32_t owners = call.oneRow != 0 ? ep.ranks - 1 : ep.ranks;
     const uint32_t most = sums ? units() : parts(), subs = call.oneRow != 0 ? most : subsOf(rows * owners, warps, most);
     for (uint32_t phase = 0; phase < phases; ++phase) {
-      // The ranks get rows by turns, so that all links are busy; each rank begins behind itself.
-      for (uint32_t u = warp; u < rows * owners * subs && !failed; u += warps) {
-        const uint32_t turn = u / subs, n = turn / owners, behind = turn - n * owners + 1 + ep.rank;
+      // The ranks get rows by turns, so that all links are busy; each rank begins behind itself. The first packets of all rows go
+      // before the second ones: a warp at the token's rank takes those of its token one after the other.
+      const uint32_t all = rows * owners;
+      for (uint32_t u = warp; u < all * subs && !failed; u += warps) {
+        const uint32_t sub = ByPackets ? u / all : u % subs, turn = ByPackets ? u - sub * all : u / subs;
+        const uint32_t n = turn / owners, behind = turn - n * owners + 1 + ep.rank;
         const uint32_t owner = behind < ep.ranks ? behind : behind - ep.ranks, tokens = heads.tokens[owner];
         const uint32_t some = rowsOfPhase(heads.rows[owner], tokens), row = phase * some + n;
-        if (n < some && row < heads.rows[owner]) failed = !sendRow(owner, row, u - turn * subs, subs);
+        if (n < some && row < heads.rows[owner]) failed = !sendRow(owner, row, sub, subs);
       }
       if constexpr (!ByPackets) {
         if (blockAny(failed)) return false;

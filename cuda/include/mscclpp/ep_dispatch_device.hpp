@@ -16,7 +16,7 @@ template <bool ByPackets, class Rows>
 MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch& call, EpHeads& heads, uint32_t* counts,
                                            const Rows& rows, uint32_t halves) {
   EpBlock b(ep, call.microBatch, EpDispatching);
-  const uint32_t own = b.split<ByPackets>(halves);
+  const uint32_t own = b.split<ByPackets>(halves, b.blocks / 2);
   if (!b.begin<ByPackets>(halves)) return;
   const EpDispatchBlock block(b, call, heads, counts);
   bool done = true;

@@ -256,8 +256,8 @@ MSCCLPP_DEVICE_INLINE uint32_t narrowTwoE4m3(float first, float second) {
 #endif
 }
 
-// The numbers of one word of 8 bytes of each rank, which become one word, by any operation but averages. Given the words of
-// all ranks in the order of the ranks, the first by `first`.
+// The numbers of one word of 8 bytes of each rank, which become one word. Given the words of all ranks in the order of the ranks,
+// the first by `first`. An average of floats of 8 and 16 bits is a sum, and then `divide`.
 template <class N>
 struct WordFold {
   static constexpr uint32_t Count = 8 / N::Bytes;
@@ -274,6 +274,10 @@ struct WordFold {
   MSCCLPP_DEVICE_INLINE void next(uint32_t op, uint64_t word) {
 #pragma unroll
     for (uint32_t i = 0; i < Count; ++i) values[i] = detail::combineValues(op, values[i], number(word, i));
+  }
+  MSCCLPP_DEVICE_INLINE void divide(uint32_t ranks) {
+#pragma unroll
+    for (uint32_t i = 0; i < Count; ++i) values[i] = N::average(values[i], ranks);
   }
   MSCCLPP_DEVICE_INLINE uint64_t result() const {
     uint64_t word = 0;

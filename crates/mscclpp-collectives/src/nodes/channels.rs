@@ -351,7 +351,10 @@ impl Channels {
         }
         (across.count, across.own, across.most) = (sources.len() as u32, own as u32, most);
         (across.data_type, across.op) = (data_type as u32, op.number());
-        let kernel = match WordOperation::of(Some(op), data_type) {
+        // Averages of all nodes are made by the kernel for any operation.
+        let words =
+            if op == ReduceOp::Avg { WordOperation::Any } else { WordOperation::of(Some(op), data_type) };
+        let kernel = match words {
             WordOperation::F16Sum => &self.reduce_across[1],
             WordOperation::Bf16Sum => &self.reduce_across[2],
             WordOperation::F32Sum => &self.reduce_across[3],

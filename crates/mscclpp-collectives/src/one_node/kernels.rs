@@ -39,7 +39,7 @@ enum Form {
     AllReduceSimple,
 }
 
-/// The operation on each word that comes: it is moved, or reduced by any operation or by a certain one.
+/// The operation on each word that comes: it is moved, reduced by any operation, or summed or averaged as numbers of one type.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum WordOperation {
     Move,
@@ -174,9 +174,9 @@ impl WordOperation {
     pub(crate) fn of(op: Option<ReduceOp>, data_type: DataType) -> Self {
         match (op, data_type) {
             (None, _) => Self::Move,
-            (Some(ReduceOp::Sum), DataType::F16) => Self::F16Sum,
-            (Some(ReduceOp::Sum), DataType::Bf16) => Self::Bf16Sum,
-            (Some(ReduceOp::Sum), DataType::F32) => Self::F32Sum,
+            (Some(ReduceOp::Sum | ReduceOp::Avg), DataType::F16) => Self::F16Sum,
+            (Some(ReduceOp::Sum | ReduceOp::Avg), DataType::Bf16) => Self::Bf16Sum,
+            (Some(ReduceOp::Sum | ReduceOp::Avg), DataType::F32) => Self::F32Sum,
             _ => Self::Any,
         }
     }

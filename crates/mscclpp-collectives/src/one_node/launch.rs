@@ -3,7 +3,7 @@
 use mscclpp::LaunchConfig;
 
 use crate::{
-    Protocol, ReduceOp, Request, Result,
+    DataType, Protocol, ReduceOp, Request, Result,
     choice::{Asked, Launch, Possible, Query, Selection, Selector, Shape, threads_with_room},
     handle::{
         CollectiveCall, CollectiveDirectCall, CollectiveManySends, CollectiveRings, CollectiveSends,
@@ -132,7 +132,12 @@ impl OneNode {
         selection: Selection,
         signature: [u64; 2],
     ) -> CollectiveCall {
-        let (scale, scaled) = plan.op.map_or((0, 0), |op| op.scale(plan.data_type));
+        let (scale, scaled) = match (plan.op, plan.data_type) {
+            (Some(ReduceOp::Avg), DataType::F32) => {
+                (u64::from((1.0 / rank.n_ranks() as f32).to_bits()), 0)
+            }
+            (op, data_type) => op.map_or((0, 0), |op| op.scale(data_type)),
+        };
         let Selection { protocol, two_steps, blocks, .. } = selection;
         // `ChunkRole` of the headers: one block puts, and another one takes.
         let by_two_blocks = protocol == Protocol::Simple && rank.n_ranks() > 2 && blocks >= 2;

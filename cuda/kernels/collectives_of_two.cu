@@ -16,6 +16,9 @@ using namespace mscclpp;
 KERNELS(exchange_ll16, exchangeLl16)
 KERNELS(exchange_ll128, exchangeLl128)
 KERNELS(exchange_simple, exchangeSimple)
+MSCCLPP_COLLECTIVE_KERNEL(exchange_simple_f16_avg, detail::exchangeSimple<detail::SumWords<ReduceF16>, true, true>)
+MSCCLPP_COLLECTIVE_KERNEL(exchange_simple_bf16_avg, detail::exchangeSimple<detail::SumWords<ReduceBf16>, true, true>)
+MSCCLPP_COLLECTIVE_KERNEL(exchange_simple_f32_avg, detail::exchangeSimple<detail::SumWords<ReduceF32>, true, true>)
 
 MSCCLPP_DIRECT_KERNEL(exchange_direct_move, true)
 

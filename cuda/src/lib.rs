@@ -205,8 +205,8 @@ pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_tw
 pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
 
 /// The kernels of expert parallel layers: `mscclpp::ep::dispatch`, which takes an `EpHandle`, an `EpDispatch` and `EpHalves` by
-/// value, `mscclpp::ep::combine_bf16`, `_f16` and `_f32`, which take an `EpHandle`, an `EpCombine` and `EpHalves`, `ep_release` and
-/// `ep_lose`. A module has the first four by their mangled names without parameters: `_ZN7mscclpp2ep8dispatchE`.
+/// value, `mscclpp::ep::combine_bf16`, `_f16` and `_f32`, which take an `EpHandle`, an `EpCombine` and `EpHalves`, `ep_release`
+/// and `ep_lose`. A module has the first four by their mangled names without parameters: `_ZN7mscclpp2ep8dispatchE`.
 pub const EXPERTS: KernelSource<'static> = kernel!("experts", newer);
 
 /// The same kernels of calls for few tokens, with `_by_packets` behind their names, without the last two.

@@ -26,7 +26,8 @@ impl Kernels {
     pub(crate) fn of(module: &Module, gpu: &Gpu, number_type: NumberType, by_packets: bool) -> Result<Self> {
         let (way, threads) = if by_packets { ("_by_packets", 256) } else { ("", 1024) };
         // The name that a C++ compiler gives `mscclpp::ep::NAME`.
-        let kernel = |name: &str| module.kernel(&format!("_ZN7mscclpp2ep{}{name}{way}E", name.len() + way.len()));
+        let kernel =
+            |name: &str| module.kernel(&format!("_ZN7mscclpp2ep{}{name}{way}E", name.len() + way.len()));
         Ok(Self {
             dispatch: kernel("dispatch")?,
             combine: kernel(number_type.kernel())?,

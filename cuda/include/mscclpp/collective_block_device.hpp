@@ -212,11 +212,10 @@ struct CollectiveBlock {
     store8(comm.epochs + block, slotAfter());
   }
 
-  // Returns the word that results from the words of this rank and the only other one.
-  template <class Words>
+  // Returns the word that results from the words of this rank and the only other one. `MayAverage`: see SumWords::ofTwo.
+  template <class Words, bool MayAverage = true>
   MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t mine, uint64_t theirs) const {
-    const bool isFirst = rank == 0;
-    return Words::template ofTwo<true>(call, isFirst ? mine : theirs, isFirst ? theirs : mine);
+    return rank == 0 ? Words::template ofTwo<MayAverage>(call, mine, theirs) : Words::template ofTwo<MayAverage>(call, theirs, mine);
   }
 
   // The number of the calling thread among those of all blocks, and the number of these threads.

@@ -238,8 +238,6 @@ struct ReduceAnyWords {
       return reduceAny(words, ranks, call.type, call.op);
     }
   };
-  // `reduceAny` makes averages as it makes the rest.
-  MSCCLPP_DEVICE_INLINE static bool averages(const CollectiveCall&) { return false; }
   template <bool>
   MSCCLPP_DEVICE_INLINE static uint64_t ofTwo(const CollectiveCall& call, uint64_t first, uint64_t second) {
     const uint64_t words[2] = {first, second};

@@ -43,9 +43,9 @@ namespace detail {
 
 // Reduces `bytes` bytes of all ranks: this one's are at `own`, and those of the others at `first` in this rank's scratch,
 // `stride` apart, in the order of their slots. The result goes to `out`, and into this rank's slot at `results` of all peers'
-// scratch, unless that is 0. A thread has a vector of several ranks under way at once. Not inlined: its caller would have to
+// scratch, unless that is 0. A thread has a vector of `AtOnce` ranks under way at once. Not inlined: its caller would have to
 // keep what it computes once in registers, which other loops need.
-template <class Words>
+template <class Words, uint32_t AtOnce>
 MSCCLPP_DEVICE_NOINLINE void reduceRanks(const CollectiveHandle& comm, const CollectiveCall& call, uint8_t* out,
                                          const uint8_t* own, uint32_t bytes, uint64_t first, uint64_t stride,
                                          uint64_t results) {
@@ -53,19 +53,19 @@ MSCCLPP_DEVICE_NOINLINE void reduceRanks(const CollectiveHandle& comm, const Col
   const uint8_t* const places = comm.scratch[rank] + first;
 #pragma unroll 1
   for (uint32_t i = threadOfBlock(); i * 16 < bytes; i += threads) {
-    Bytes16 v[RanksAtOnce], mine = vectorOf(own, bytes, i);
+    Bytes16 v[AtOnce], mine = vectorOf(own, bytes, i);
     typename Words::Fold low, high;
 #pragma unroll 1
-    for (uint32_t r = 0; r < ranks; r += RanksAtOnce) {
+    for (uint32_t r = 0; r < ranks; r += AtOnce) {
 #pragma unroll
-      for (uint32_t u = 0; u < RanksAtOnce; ++u) {
+      for (uint32_t u = 0; u < AtOnce; ++u) {
         // In the place of its own vector, and of ranks that there are not, it loads one that there is.
         const uint32_t slot = r + u < rank ? r + u : r + u - 1;
         v[u] = load16(places + (r + u < ranks && r + u != rank ? slot : 0) * stride + i * 16);
       }
       if (r == 0) mine = {Words::sent(call, mine.low), Words::sent(call, mine.high)};
 #pragma unroll
-      for (uint32_t u = 0; u < RanksAtOnce; ++u) {
+      for (uint32_t u = 0; u < AtOnce; ++u) {
         if (r + u >= ranks) continue;
         low.put(call, r + u, r + u == rank ? mine.low : v[u].low);
         high.put(call, r + u, r + u == rank ? mine.high : v[u].high);
@@ -80,36 +80,6 @@ MSCCLPP_DEVICE_NOINLINE void reduceRanks(const CollectiveHandle& comm, const Col
       store16(comm.scratch[p] + results + (rank < p ? rank : rank - 1) * stride + i * 16, mine);
     }
   }
-}
-
-// Reduces `bytes` bytes of two ranks, but for averages that Words make: this one's are at `own`, the other's at `other` in this
-// rank's scratch. A thread has several vectors of each under way at once. Not inlined, as reduceRanks.
-template <class Words>
-MSCCLPP_DEVICE_NOINLINE void reduceTwoRanks(const CollectiveHandle& comm, const CollectiveCall& call, uint8_t* out,
-                                            const uint8_t* own, const uint8_t* other, uint32_t bytes) {
-  const bool isFirst = comm.rank == 0;
-  const auto word = [&](uint64_t mine, uint64_t theirs) {
-    mine = Words::sent(call, mine);
-    return Words::template ofTwo<false>(call, isFirst ? mine : theirs, isFirst ? theirs : mine);
-  };
-  const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
-    return Bytes16{word(mine.low, theirs.low), word(mine.high, theirs.high)};
-  };
-  forVectors(
-      bytes, isAligned<16>(own) && isAligned<16>(out), threadOfBlock(), threadsOfBlock(),
-      [&](uint32_t i, uint32_t step) {
-        Bytes16 mine[VectorsInFlight], theirs[VectorsInFlight];
-#pragma unroll
-        for (uint32_t u = 0; u < VectorsInFlight; ++u) {
-          mine[u] = load16(own + (i + u * step) * 16);
-          theirs[u] = load16(other + (i + u * step) * 16);
-        }
-#pragma unroll
-        for (uint32_t u = 0; u < VectorsInFlight; ++u) store16(out + (i + u * step) * 16, reduced(mine[u], theirs[u]));
-      },
-      [&](uint32_t i) {
-        storeVectorOf(out, bytes, i, reduced(vectorOf(own, bytes, i), load16(other + i * 16)));
-      });
 }
 
 // The role of a block, and its lane. `puts`: it sends, and takes the results of an all_reduce in two steps; `takes`: it
@@ -233,14 +203,40 @@ struct Chunks {
     });
   }
   // Reduces chunk k of all ranks. The result goes to this rank's message, and to all peers' places for results if `toAll`.
-  template <class Words>
+  template <class Words, uint32_t AtOnce = RanksAtOnce>
   MSCCLPP_DEVICE_INLINE void reduceOfAll(uint32_t k, bool toAll) const {
     const CollectiveSegment own = b.call.segments[b.rank];
     const uint64_t at = offset(k);
-    reduceRanks<Words>(b.comm, b.call, own.recv + at, own.send + at, length(own.recvBytes, k), offsetOf(First, 0, k),
-                       places * lanes * chunk(), toAll ? offsetOf(Results, 0, k) : 0);
+    reduceRanks<Words, AtOnce>(b.comm, b.call, own.recv + at, own.send + at, length(own.recvBytes, k), offsetOf(First, 0, k),
+                               places * lanes * chunk(), toAll ? offsetOf(Results, 0, k) : 0);
   }
 
+  // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for chunk k. A thread
+  // has several vectors of each under way at once.
+  template <class Words>
+  MSCCLPP_DEVICE_INLINE void reduceTwo(uint8_t* out, const uint8_t* own, uint32_t bytes, uint32_t k) const {
+    const uint8_t* const other = place(First, b.rank, 1 - b.rank, k);
+    const auto sent = sentBy<Words>();
+    const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
+      return Bytes16{b.reduceTwo<Words, false>(sent(mine.low), theirs.low),
+                     b.reduceTwo<Words, false>(sent(mine.high), theirs.high)};
+    };
+    forVectors(
+        bytes, isAligned<16>(own) && isAligned<16>(out), b.thread, b.threads,
+        [&](uint32_t i, uint32_t step) {
+          Bytes16 mine[VectorsInFlight], theirs[VectorsInFlight];
+#pragma unroll
+          for (uint32_t u = 0; u < VectorsInFlight; ++u) {
+            mine[u] = load16(own + (i + u * step) * 16);
+            theirs[u] = load16(other + (i + u * step) * 16);
+          }
+#pragma unroll
+          for (uint32_t u = 0; u < VectorsInFlight; ++u) store16(out + (i + u * step) * 16, reduced(mine[u], theirs[u]));
+        },
+        [&](uint32_t i) {
+          storeVectorOf(out, bytes, i, reduced(vectorOf(own, bytes, i), load16(other + i * 16)));
+        });
+  }
   // Turns a word into the word that is sent.
   template <class Words>
   struct Sent {
@@ -253,8 +249,9 @@ struct Chunks {
   }
 };
 
-// An exchange by Simple between two ranks, whose blocks put and take.
-template <class Words>
+// An exchange by Simple between two ranks, whose blocks put and take. Averages of SumWords have kernels of their own: with code
+// for both, that for sums spills registers.
+template <class Words, bool Averages>
 MSCCLPP_DEVICE_INLINE void exchangeSimpleOfTwo(const CollectiveHandle& comm, const CollectiveCall& call) {
   CollectiveBlock b(comm, call, true);
   if (!b.begin()) return;
@@ -270,11 +267,10 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfTwo(const CollectiveHandle& comm, con
       const uint64_t at = chunks.offset(k);
       const uint32_t bytes = chunks.length(theirs.recvBytes, k);
       if constexpr (Words::Reduces) {
-        if (Words::averages(call)) {
-          chunks.reduceOfAll<Words>(k, false);
+        if constexpr (Averages) {
+          chunks.reduceOfAll<Words, 2>(k, false);
         } else {
-          const uint8_t* const came = chunks.place(Chunks::First, b.rank, other, k);
-          reduceTwoRanks<Words>(comm, call, theirs.recv + at, theirs.send + at, came, bytes);
+          chunks.reduceTwo<Words>(theirs.recv + at, theirs.send + at, bytes, k);
         }
       } else {
         takeBytes(theirs.recv + at, chunks.place(Chunks::First, b.rank, other, k), bytes, b.thread, b.threads);
@@ -364,10 +360,10 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfMore(const CollectiveHandle& comm, co
   b.end(failed);
 }
 
-template <class Words, bool OfTwo = false>
+template <class Words, bool OfTwo = false, bool Averages = false>
 MSCCLPP_DEVICE_INLINE void exchangeSimple(const CollectiveHandle& comm, const CollectiveCall& call) {
   if constexpr (OfTwo) {
-    exchangeSimpleOfTwo<Words>(comm, call);
+    exchangeSimpleOfTwo<Words, Averages>(comm, call);
   } else {
     exchangeSimpleOfMore<Words>(comm, call);
   }

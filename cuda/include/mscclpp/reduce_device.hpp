@@ -130,6 +130,14 @@ MSCCLPP_DEVICE_INLINE float widenFloat(uint32_t bits) {
   return bitsAs<float>(sign | wide);
 }
 
+// Returns the quotient, rounded once. To divide by a power of two is to multiply by its reciprocal, which takes a fraction of the
+// time; its bits are those of 2, with the exponent's distance to those of 1 the other way.
+MSCCLPP_DEVICE_INLINE float divideByRanks(float sum, uint32_t ranks) {
+  const float divisor = static_cast<float>(ranks);
+  if ((ranks & (ranks - 1)) != 0) return sum / divisor;
+  return multiplyValues(sum, bitsAs<float>(0x7f000000u - bitsAs<uint32_t>(divisor)));
+}
+
 }  // namespace detail
 
 // A type of numbers: `Value` is what they are combined as, `Bytes` their size. `widen` makes a value of a number's
@@ -189,7 +197,7 @@ struct Number<ReduceF64> {
       return BYTES == 4 ? 1 / static_cast<Value>(ranks) : 1;                                                 \
     }                                                                                                        \
     MSCCLPP_DEVICE_INLINE static Value average(Value sum, uint32_t ranks) {                                  \
-      return BYTES == 4 ? sum : sum / static_cast<Value>(ranks);                                             \
+      return BYTES == 4 ? sum : detail::divideByRanks(sum, ranks);                                           \
     }                                                                                                        \
   };
 MSCCLPP_FLOAT(ReduceF32, 4, detail::bitsAs<float>(bits), detail::bitsAs<uint32_t>(value))

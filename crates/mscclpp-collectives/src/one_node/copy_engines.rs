@@ -18,12 +18,12 @@
 use mscclpp::{LaunchConfig, Stream};
 
 use crate::{
-    Result,
+    DataType, Result,
     plan::{Plan, Planned, plan},
     rank::{Call, CopyPlaces, Engine, List, RankState, can_fork},
 };
 
-use super::{engine::OneNode, kernels::WordOperation};
+use super::engine::OneNode;
 
 impl OneNode {
     /// Puts a call by the copy engines into the stream.
@@ -83,7 +83,7 @@ impl OneNode {
         let args = call.keeping(&self.owner).with_owner(places.owner.clone());
         let args = args.with(self.handle).with(collective);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
-        let kernel = self.kernels.of(selection, WordOperation::Move)?;
+        let kernel = self.kernels.of(selection, None, DataType::U8)?;
         // SAFETY: these are its parameters; what it moves is memory of this communicator's.
         unsafe { kernel.launch(call.stream, config, &args)? };
         Ok(())

@@ -22,6 +22,9 @@ pub(crate) struct Kernels {
     groups: [Kernel; 4],
     /// The kernels of several calls that move, by LL16, LL128 and Simple.
     moves: [Kernel; 3],
+    /// Those of two ranks for averages by [`Form::ExchangeSimple`], by [`WordOperation`] from F16 on. All others average with the
+    /// kernels for sums.
+    averages_of_two: Option<[Kernel; 3]>,
     /// With more than two ranks those of two, for a part of them that is set up while these are used.
     _of_two: Option<Arc<Kernels>>,
     pub(crate) messages: Kernel,
@@ -111,6 +114,11 @@ impl Kernels {
                 }
             }
         }
+        let average = |of: &str| module.kernel(&format!("exchange_simple_{of}_avg"));
+        let averages_of_two = match of_two {
+            true => Some([average("f16")?, average("bf16")?, average("f32")?]),
+            false => None,
+        };
         let direct = module.kernel("exchange_direct_move")?;
         let group = |words: &str| module.kernel(&format!("reduce_group_{words}"));
         let groups = [group("any")?, group("f16_sum")?, group("bf16_sum")?, group("f32_sum")?];
@@ -118,11 +126,22 @@ impl Kernels {
             [module.kernel("moves_ll16")?, module.kernel("moves_ll128")?, module.kernel("moves_simple")?];
         let messages = module.kernel("move_messages")?;
         let many_messages = module.kernel("move_many_messages")?;
-        Ok(Self { forms, direct, groups, moves, bulk: None, messages, many_messages, _of_two: None })
+        Ok(Self {
+            forms,
+            direct,
+            groups,
+            moves,
+            bulk: None,
+            averages_of_two,
+            messages,
+            many_messages,
+            _of_two: None,
+        })
     }
 
     fn prefer_shared_memory(&self) -> Result<()> {
         let kernels = self.forms.iter().flatten().flatten().chain(&self.groups);
+        let kernels = kernels.chain(self.averages_of_two.iter().flatten());
         let others = [&self.direct, &self.messages, &self.many_messages];
         for kernel in kernels.chain(&self.moves).chain(others) {
             kernel.prefer_shared_memory()?;
@@ -130,7 +149,20 @@ impl Kernels {
         Ok(())
     }
 
-    pub(crate) fn of(&self, selection: Selection, words: WordOperation) -> Result<&Kernel> {
+    /// The kernel of a call that moves, or reduces by an operation.
+    pub(crate) fn of(
+        &self,
+        selection: Selection,
+        op: Option<ReduceOp>,
+        data_type: DataType,
+    ) -> Result<&Kernel> {
+        let words = WordOperation::of(op, data_type);
+        if let (Some(averages), Protocol::Simple, Some(ReduceOp::Avg)) =
+            (&self.averages_of_two, selection.protocol, op)
+            && words as usize >= WordOperation::F16Sum as usize
+        {
+            return Ok(&averages[words as usize - WordOperation::F16Sum as usize]);
+        }
         let form = match (selection.protocol, selection.two_steps) {
             (Protocol::Ll16, _) => Form::ExchangeLl16,
             (Protocol::Ll128, false) => Form::ExchangeLl128,

@@ -13,7 +13,7 @@ use crate::{
     rank::{Call, LANES, List, RankState},
 };
 
-use super::{engine::OneNode, kernels::WordOperation, scratch::Layout};
+use super::{engine::OneNode, scratch::Layout};
 
 /// The shared memory of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
 const BULK_SHARED_BYTES: u32 = 2 * 98_432;
@@ -119,7 +119,7 @@ impl OneNode {
         if selection.protocol == Protocol::Bulk {
             config.shared_bytes = BULK_SHARED_BYTES;
         }
-        let kernel = self.kernels.of(selection, WordOperation::of(plan.op, plan.data_type))?;
+        let kernel = self.kernels.of(selection, plan.op, plan.data_type)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { kernel.launch(call.stream, config, &args)? };
         Ok(())
@@ -133,9 +133,7 @@ impl OneNode {
         signature: [u64; 2],
     ) -> CollectiveCall {
         let (scale, scaled) = match (plan.op, plan.data_type) {
-            (Some(ReduceOp::Avg), DataType::F32) => {
-                (u64::from((1.0 / rank.n_ranks() as f32).to_bits()), 0)
-            }
+            (Some(ReduceOp::Avg), DataType::F32) => (u64::from((1.0 / rank.n_ranks() as f32).to_bits()), 0),
             (op, data_type) => op.map_or((0, 0), |op| op.scale(data_type)),
         };
         let Selection { protocol, two_steps, blocks, .. } = selection;

@@ -118,3 +118,22 @@ def test_the_all_reduce_of_two_nodes_runs():
         for run in runs:
             run.kill()
     assert lines == [f"rank {rank} of 2 on GPU 0: every sum is 3\n" for rank in range(2)]
+
+
+sim_only = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="it is for simulated devices")
+
+
+@sim_only
+def test_the_first_program_of_nccl_runs():
+    run = subprocess.run([sys.executable, EXAMPLES / "nccl_ranks.py"], capture_output=True, text=True, timeout=300)
+    assert sorted(run.stdout.splitlines()) == SUMS, run.stderr
+
+
+@sim_only
+def test_the_tokens_of_deep_ep_run_under_torchrun():
+    pytest.importorskip("torch")
+    port = ranks.free_address().rpartition(":")[2]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    run = subprocess.run([*torchrun, EXAMPLES / "deep_ep_ranks.py"], capture_output=True, text=True, timeout=300)
+    lines = [f"rank {rank}: [2, 2] tokens for its experts, each sum is {3 * (1 + rank)}" for rank in range(2)]
+    assert all(line in run.stdout for line in lines), run.stdout + run.stderr

@@ -1,15 +1,12 @@
 //! An `all_reduce` of all devices of this machine: one rank, a thread, for each GPU, or for four simulated devices.
 
-// ANCHOR: uses
 use std::{error::Error, sync::Arc, thread, time::Instant};
 
 use mscclpp::prelude::*;
 use mscclpp_collectives::{Collectives, DeviceSlice, MAX_RANKS, ReduceOp};
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
-// ANCHOR_END: uses
 
-// ANCHOR: rank
 fn rank(bootstrap: LocalBootstrap, platform: Platform, count: usize) -> Outcome {
     let (rank, ranks) = (bootstrap.rank(), bootstrap.n_ranks());
     let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform));
@@ -24,7 +21,6 @@ fn rank(bootstrap: LocalBootstrap, platform: Platform, count: usize) -> Outcome 
 
     let sum = (ranks * (ranks + 1) / 2) as f32; // 1 + 2 + ... + ranks
     assert!(numbers.read()?.iter().all(|number| *number == sum));
-    // ANCHOR_END: rank
 
     // What was launched once is loaded; now for the time.
     const ROUNDS: u32 = 20;

@@ -78,7 +78,7 @@ fn position(handle: Handle) -> Option<(c_int, c_int)> {
 
 /// The failure of a function that this library does not cover.
 pub(crate) fn not_covered(what: &str) -> Result<(), Failure> {
-    Err(Failure::usage(format!("not covered: {what}; use NCCL for it (docs/src/nccl.md)")))
+    Err(Failure::usage(format!("not covered: {what}; use NCCL for it (docs/src/nccl-functions.md)")))
 }
 
 #[cfg(test)]

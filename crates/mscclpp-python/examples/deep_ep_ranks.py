@@ -1,6 +1,6 @@
 """Two ranks send tokens to experts and back, by the calls of DeepEP, on simulated devices:
 
-    MSCCLPP_PLATFORM=sim torchrun --nproc-per-node 2 deep_ep_ranks.py
+MSCCLPP_PLATFORM=sim torchrun --nproc-per-node 2 deep_ep_ranks.py
 """
 
 # ANCHOR: program

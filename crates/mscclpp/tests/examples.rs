@@ -203,3 +203,12 @@ fn a_port_that_is_taken_is_named() {
     assert_eq!(output.status.code(), Some(1), "{complaints}");
     assert!(complaints.contains(&format!("{address} is in use")), "{complaints}");
 }
+
+#[test]
+fn the_race_is_reported() {
+    let mut command = Command::new(program("race"));
+    let output = output_within(2 * LIMIT, command.env("MSCCLPP_SIM_RACES", "1"));
+    let complaint = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains("put __syncthreads() between"), "{complaint}");
+}

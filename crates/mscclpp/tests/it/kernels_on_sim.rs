@@ -1,8 +1,10 @@
 //! The program of the book's page about testing kernels on simulated devices, and the messages that it shows.
 
+// ANCHOR: uses
 use std::time::Duration;
 
 use mscclpp::prelude::*;
+// ANCHOR_END: uses
 
 // ANCHOR: kernel
 /// Adds up numbers with one block of 256 threads.

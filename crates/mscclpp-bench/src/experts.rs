@@ -35,10 +35,10 @@ pub(crate) struct Options {
     /// The choices of a token.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     top_k: u32,
-    /// The layouts of what comes, one group of rows each.
+    /// The layouts of the received rows, one group of rows each.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [AskedLayout::Rank])]
     layouts: Vec<AskedLayout>,
-    /// Has tokens travel as bf16, instead of e4m3 with scales.
+    /// Sends tokens as bf16, instead of e4m3 with scales.
     #[arg(long)]
     bf16: bool,
     /// Brings the row of every choice back. Needs the layouts expert or flat.

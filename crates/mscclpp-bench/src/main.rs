@@ -97,7 +97,7 @@ enum Command {
     PortPacketPingpong(BetweenRanks<ports::PacketOptions>),
     /// Measures the FIFO: threads of one block push triggers, and a proxy takes them, one at a time or as fast as possible.
     Fifo(Alone<fifo::Options>),
-    /// Measures how long a launch keeps the thread that makes it, beside the driver's own call: with values and with objects as
+    /// Measures how long a launch occupies its thread, beside the driver's own call: with values and with objects as
     /// arguments, on streams of the library and of others, and captured into a graph.
     Launches(Alone<launch_cost::Options>),
     /// Measures an idle proxy: its processor time, and how long the first trigger after the idle time waits.

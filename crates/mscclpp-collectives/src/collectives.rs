@@ -338,8 +338,8 @@ impl Abort for Collectives {
         let advice = match self.rank.options.checks() {
             true => "",
             false => {
-                "; if a rank may have made another call, or with another type or size, set MSCCLPP_CHECK_CALLS=1 on all ranks (or \
-                 check_calls): then that is the error"
+                "; a rank may have made another call, or one with another type or size: to find it, set MSCCLPP_CHECK_CALLS=1 on \
+                 all ranks (or check_calls)"
             }
         };
         Self::abort(self, &format!("{reason}{advice}"));

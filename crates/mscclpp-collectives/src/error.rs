@@ -14,8 +14,8 @@ pub enum Error {
     /// [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls) alone, but for sizes of messages: the receiver
     /// always finds them, and the sender is told within about a second. These collectives cannot be used any more.
     #[error(
-        "rank {rank} called {ours}, while rank {other} called {theirs}; all ranks make the same calls in the same order, and the \
-         two of a message give the same size"
+        "rank {rank} called {ours}, while rank {other} called {theirs}; all ranks must make the same calls in the same order, and \
+         both ranks of a message must give the same size"
     )]
     Mismatch {
         /// This rank.

@@ -86,7 +86,7 @@ const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 /// The most peers that a message names.
 const NAMED: usize = 8;
 /// The advice of a time-out whose peers may be the cause.
-const SEE: &str = "; look whether each of them has launched the kernel that is to signal, and whether it has ended without that";
+const SEE: &str = "; check on each of them whether the kernel that signals was launched, and whether it ended without a signal";
 /// The advice of an abort that did not end the kernels.
 const NOT_ALL: &str = ", nor within 5 s after it was aborted: its kernels wait through something else, too; give all of it \
                        to synchronize_or_abort()";

@@ -99,8 +99,13 @@ fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
         "min" => ReduceOp::Min,
         "avg" => ReduceOp::Avg,
         name => {
+            let given = if given.is_instance_of::<PyString>() {
+                format!("{name:?}")
+            } else {
+                given.repr()?.to_string()
+            };
             return Err(error::misuse(format!(
-                "there is no operation {name:?}; there are \"sum\", \"prod\", \"max\", \"min\", \"avg\", and (\"premul_sum\", factor)"
+                "there is no operation {given}; there are \"sum\", \"prod\", \"max\", \"min\", \"avg\", and (\"premul_sum\", factor)"
             )));
         }
     })

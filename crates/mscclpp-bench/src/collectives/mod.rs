@@ -66,7 +66,7 @@ pub(crate) struct Options {
     /// Registers the memory like --registered, as symmetric memory, so that copy engines write into it.
     #[arg(long)]
     symmetric: bool,
-    /// Makes each call by itself instead of in graphs: rows then show the node's time of a call, if that is longer.
+    /// Makes each call by itself instead of in graphs: rows then show the host's time for a call, if that is longer.
     #[arg(long)]
     eager: bool,
     #[command(flatten)]

@@ -24,7 +24,7 @@ impl Job {
         if self.closing.is_some() || self.failed.is_some() {
             return;
         }
-        let detail = format!("{why}, without saying goodbye, as rank {} saw", self.plan.rank);
+        let detail = format!("{why} without a goodbye (seen by rank {})", self.plan.rank);
         self.fail(&Error::PeerLost { rank, detail }, Some(id));
     }
 

@@ -37,7 +37,7 @@ class _Operations(enum.EnumMeta):
         if name in members:
             return members[name]
         raise AttributeError(
-            f"ReduceOp has no {name}; it has those of the original, {', '.join(members)}. Operations of "
+            f"ReduceOp has no {name}; it has those of the C++ project, {', '.join(members)}. Operations of "
             'mscclpp.Collectives are names: "sum", "prod", "max", "min", "avg"'
         )
 

@@ -114,7 +114,7 @@ class OnDevice:
         if not shape and not hasattr(x, "__setitem__"):
             raise TypeError(f"argument '{name}': expected an array, got a number, {x!r}")
         if strides is not None and not _is_contiguous(shape, strides, int(typestr[2:])):
-            raise ValueError(f"argument '{name}': the array is not contiguous; give it ascontiguousarray()")
+            raise ValueError(f"argument '{name}': the array is not contiguous; pass a contiguous copy of it")
         dtype = str(x.dtype) if hasattr(x, "dtype") else _type_of_interface(typestr)
         return _Array(int(address or 0), math.prod(shape), dtype, shape)
 

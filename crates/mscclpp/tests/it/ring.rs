@@ -43,8 +43,8 @@ impl Ring {
     /// The text of a time-out that names the previous rank.
     fn waits_for_the_previous_rank(&self) -> String {
         format!(
-            "work on a stream of {}, whose kernels wait for rank {}, did not finish within 200ms; look whether \
-             each of them has launched the kernel that is to signal, and whether it has ended without that",
+            "work on a stream of {}, whose kernels wait for rank {}, did not finish within 200ms; check on each \
+             of them whether the kernel that signals was launched, and whether it ended without a signal",
             self.buffer.gpu(),
             previous(self.rank)
         )
@@ -151,8 +151,8 @@ fn a_deadlocked_ring_names_the_one_rank_that_is_waited_for() {
         };
         let text = |whom: &str| {
             format!(
-                "work on a stream of {gpu}, whose kernels {whom}, did not finish within 200ms; look whether \
-             each of them has launched the kernel that is to signal, and whether it has ended without that"
+                "work on a stream of {gpu}, whose kernels {whom}, did not finish within 200ms; check on each \
+             of them whether the kernel that signals was launched, and whether it ended without a signal"
             )
         };
         assert_eq!(told(0, -1), text(&format!("wait for rank {}", previous(rank))));

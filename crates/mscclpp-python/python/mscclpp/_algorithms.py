@@ -1,4 +1,4 @@
-"""The collectives as algorithms, which a program chooses from a collection, under the names of the C++ original."""
+"""The collectives as algorithms, which a program chooses from a collection, under the names of the C++ project."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Algorithm:
         self._range = (low, high)
 
     def reset(self) -> None:
-        """Do nothing. In the original, this forgets buffers, of which this implementation keeps none."""
+        """Do nothing. In the C++ project, this forgets buffers, of which this implementation keeps none."""
 
     def execute(
         self,
@@ -256,7 +256,7 @@ class Executor:
         raise missing("Executor.execute, of execution plans,")
 
     def reset(self) -> None:
-        """Do nothing. In the original, this forgets plans, of which this implementation has none."""
+        """Do nothing. In the C++ project, this forgets plans, of which this implementation has none."""
 
 
 class _Shared:

@@ -116,7 +116,7 @@ class Buffer:
     def get_low_latency_rdma_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """The bytes of low-latency calls, about."""
+        """Return roughly how many bytes low-latency calls take."""
         count("num_experts", num_experts)
         return low_latency_bytes(num_max_dispatch_tokens_per_rank, hidden, num_ranks)
 
@@ -128,7 +128,7 @@ class Buffer:
         self, dtype: torch.dtype, size: Any = None, offset: int = 0, use_rdma_buffer: bool = False
     ) -> torch.Tensor:
         """Return memory of `num_rdma_bytes` or `num_nvl_bytes`, the same in each call, from element `offset` on, or as
-        many elements as the shape `size` has. Calls do not use it: to clear it is allowed, and without effect.
+        many elements as the shape `size` has. Calls do not use it, so clearing it has no effect.
         """
         ranks = self._ranks
         if use_rdma_buffer not in self._local:
@@ -329,11 +329,11 @@ class Buffer:
         return low_latency.buffer_to_combine(handle)
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Do nothing: calls of both modes may follow each other, as each has memory of its own."""
+        """Do nothing: each mode has memory of its own, so calls of both modes may follow each other."""
         low_latency_bytes(num_max_dispatch_tokens_per_rank, hidden, count("num_experts", num_experts))
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """With `mask`, have the low-latency calls that follow go on without a rank, for good: to bring it back is an error.
+        """With `mask`, give a rank up: later low-latency calls go on without it. Bringing it back is an error.
         For buffers with `enable_shrink`.
         """
         if not 0 <= rank_to_mask < self.group_size or (mask and rank_to_mask == self.rank):
@@ -359,7 +359,7 @@ class Buffer:
             mask_status[rank] = 1
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Do nothing if all ranks take part. To bring lost ranks back is an error."""
+        """Do nothing if all ranks take part. Bringing lost ranks back is an error."""
         self._ranks.lost()
         self._ranks.expect_all("low_latency_clean_mask_buffer() brings no rank back")
 

@@ -142,7 +142,7 @@ class Ranks:
         return self._lost
 
     def lose(self, ranks: Collection[int]) -> None:
-        """Has low-latency calls go on without these ranks."""
+        """Lets low-latency calls go on without these ranks."""
         self._lost.update(ranks)
         for experts in self._of_low_latency():
             experts.lose(ranks, self._stream())

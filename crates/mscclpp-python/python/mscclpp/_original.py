@@ -1,4 +1,4 @@
-"""The names of the C++ original that its extension module has, or whose parts do not exist here."""
+"""The names of the C++ project that its extension module has, or whose parts do not exist here."""
 
 import enum
 import os
@@ -22,7 +22,7 @@ def put_into_extension(*classes: type) -> None:
 
 
 class _Absent:
-    """A class of the original that does not exist here. It can be imported, and raises when an object is made."""
+    """A class of the C++ project that does not exist here. It can be imported, and raises when an object is made."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         raise missing(cls.__name__)
@@ -49,7 +49,7 @@ def _absent(name: str) -> Callable[..., Any]:
         raise missing(name)
 
     call.__name__ = name.rpartition(".")[2]
-    call.__doc__ = "Raise `NotImplementedError`: this function of the original does not exist here."
+    call.__doc__ = "Raise `NotImplementedError`: this function of the C++ project does not exist here."
     return call
 
 

@@ -1,10 +1,10 @@
-"""Collections of algorithms, under the names of the C++ original."""
+"""Collections of algorithms, under the names of the C++ project."""
 
 import sys as _sys
 
 from ._algorithms import AlgorithmCollectionBuilder
 
-#: The original has the class in a module of this name.
+#: The C++ project has the class in a module of this name.
 algorithm_collection_builder = _sys.modules[__name__]
 _sys.modules[f"{__name__}.algorithm_collection_builder"] = algorithm_collection_builder
 

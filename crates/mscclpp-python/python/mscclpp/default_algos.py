@@ -1,4 +1,4 @@
-"""The module of the C++ project's programs in `mscclpp.language`. It can be imported; this implementation has none of them."""
+"""The module of the C++ project's programs in `mscclpp.language`. It can be imported; none of them exist here."""
 
 from typing import Any
 

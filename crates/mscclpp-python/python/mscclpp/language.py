@@ -1,4 +1,4 @@
-"""The module of the C++ project's language for collectives. It can be imported; this implementation runs no such programs."""
+"""The module of the C++ project's language for collectives. It can be imported; no such programs run here."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 #include <mscclpp/fifo_device.hpp>
 
-// Each thread reports its number, and `factor` times that, and waits until that was taken. What `sync` returns is not looked
-// at: it gives up only if the proxy has failed, and then the host misses the report.
+// Each thread reports its number, and `factor` times that, and waits until the proxy has taken the report. It does not check what
+// `sync` returns: `sync` gives up only if the proxy has failed, and then the host notices that the report is missing.
 extern "C" __global__ void report(mscclpp::FifoDeviceHandle fifo, unsigned int factor) {
   unsigned int thread = blockIdx.x * blockDim.x + threadIdx.x;
   mscclpp::ProxyTrigger trigger;

@@ -1,7 +1,7 @@
 #include <mscclpp/memory_channel_device.hpp>
 
-// Two ranks copy an array to and fro. Who gets it adds one to each element. `outcome` becomes the number of rounds, or minus
-// the number of the round whose signal did not come.
+// Two ranks copy an array back and forth. The rank that receives it adds one to each element. `outcome` becomes the number of
+// rounds. If a signal does not come, it becomes minus the number of that round.
 extern "C" __global__ void ping_pong(mscclpp::MemoryChannelDeviceHandle channel, int rank, int rounds, size_t bytes,
                                      int* outcome) {
   __shared__ int signalled;

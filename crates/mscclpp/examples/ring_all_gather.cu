@@ -9,8 +9,8 @@ __device__ mscclpp::DeviceSyncer syncer;
 // the buffer of the next rank: first its own, then the one that has just come from the previous rank. After nRanks - 1
 // steps everybody has all slices. All blocks must fit on the device at once.
 //
-// What `wait` returns is not looked at: if the previous rank is lost, this goes on with slices that did not come, which does
-// no harm, and the host is told when it synchronises the stream.
+// The kernel does not check what `wait` returns: if the previous rank is lost, it goes on with slices that did not come, which
+// does no harm, and the host gets an error when it synchronises the stream.
 extern "C" __global__ void __launch_bounds__(1024)
     ring_all_gather(mscclpp::MemoryChannelDeviceHandle toNext, mscclpp::BaseMemoryChannelDeviceHandle fromPrevious,
                     int rank, int nRanks, uint64_t sliceBytes) {

@@ -11,7 +11,7 @@
 //! Calls are counted in device memory, since the host has no part in the replay of a graph: a word for each block that a
 //! call may have, in a buffer of the engine, zero at first. A block reads its word when it begins, and writes the next
 //! number when it ends. That number, the epoch, is alike on all ranks. It is the flag of packets, and its parity chooses one
-//! of two halves of the scratch. The note `docs/design/collectives.md` has the rules by which a half may be written again,
+//! of two halves of the scratch. The note `docs/design/engines.md` has the rules by which a half may be written again,
 //! and all steps in order.
 //!
 //! ```

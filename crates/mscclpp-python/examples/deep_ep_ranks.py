@@ -17,7 +17,8 @@ rank = dist.get_rank()
 mscclpp.set_device(rank)
 buffer = deep_ep.Buffer(dist.group.WORLD)
 
-# Four experts: rank 0 has 0 and 1, rank 1 has 2 and 3. Each rank has two tokens, and each token chooses two experts.
+# Four experts: rank 0 has 0 and 1, rank 1 has 2 and 3.
+# Each rank has two tokens, and each token chooses two experts.
 tokens = torch.full((2, 128), 1.0 + rank, dtype=torch.bfloat16)
 choices, weights = torch.tensor([[0, 2], [1, 3]]), torch.full((2, 2), 0.5)
 per_rank, _, per_expert, is_in_rank, _ = buffer.get_dispatch_layout(choices, 4)
@@ -30,6 +31,6 @@ rows, _, _, counts, handle, _ = buffer.dispatch(
     is_token_in_rank=is_in_rank,
 )
 sums, _, _ = buffer.combine(rows * (1 + rank), handle)  # the experts of rank 1 multiply by 2
-print(f"rank {rank}: {counts} tokens for its experts, each sum is {sums[0, 0].item():g}", flush=True)
+print(f"rank {rank}: {counts} tokens for its experts, each sum is {sums[0, 0]:g}", flush=True)
 dist.destroy_process_group()
 # ANCHOR_END: program

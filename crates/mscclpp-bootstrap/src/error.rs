@@ -191,7 +191,7 @@ pub enum Error {
     /// none. A side with a key returns this only when its time is up, because a stranger could have said the same:
     /// another program may have taken the port after rank 0 ended.
     #[error(
-        "rank 0 was not found at {address}, where somebody does not accept us as a member of its job: {reason}"
+        "rank 0 was not found at {address}: the process there does not accept this rank as a member of its job: {reason}"
     )]
     Unauthenticated {
         /// The address at which rank 0 was looked for.

@@ -156,8 +156,7 @@ impl Rows {
         };
         if overlap((output, bytes), (self.send, self.rows * self.row_bytes())) {
             return Err(Error::InvalidArgument(
-                "an output in the memory of the rows, of which some may not have been sent when it is stored"
-                    .into(),
+                "an output overlaps the rows, and would be stored before all rows have been sent".into(),
             ));
         }
         if self.outputs.len() == OUTPUTS {

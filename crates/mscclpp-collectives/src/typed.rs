@@ -223,7 +223,7 @@ impl Collectives {
         self.expect_here(buffers.iter().copied())?;
         if requests.iter().any(|request| matches!(request.kind.op(), Some(ReduceOp::PreMulSumAt(_)))) {
             return Err(Error::InvalidArgument(
-                "a factor in device memory, by its address alone: give it to enqueue(), which is unsafe"
+                "a factor in device memory is a bare address: pass it to enqueue(), which is unsafe"
                     .to_owned(),
             ));
         }

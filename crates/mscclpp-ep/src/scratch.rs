@@ -85,7 +85,7 @@ impl Settings {
         if shared > MOST_SHARED {
             return invalid(format!(
                 "{experts} experts, up to {most_local} of a rank, need {shared} bytes of shared memory of a block, of {MOST_SHARED}: \
-                 give less experts, or spread them evenly"
+                 give fewer experts, or spread them evenly"
             ));
         }
         Ok(())

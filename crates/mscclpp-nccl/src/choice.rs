@@ -137,7 +137,11 @@ unsafe fn options(mut next: *const ConfigExt) -> Result<Options, Failure> {
             }
             (2, 0 | 1) => options.two_steps.replace(*value == 1).is_some(),
             (2, _) => return refused(format!("option 2 (two steps) is {value}; 0 and 1 are allowed")),
-            _ => return refused(format!("option {option_id} of vendor {VENDOR:#x}, which has 1 and 2")),
+            _ => {
+                return refused(format!(
+                    "option {option_id} of vendor {VENDOR:#x} is unknown; there are 1 and 2"
+                ));
+            }
         };
         if twice {
             return refused(format!("option {option_id} is there twice"));
@@ -162,7 +166,7 @@ impl Choice {
         }
         match collectives.selection_with(request, self)? {
             Some(selection) if selection.protocol != protocol => Err(Failure::usage(format!(
-                "algSelection is {protocol} in ncclCollConfig_t, by which this call cannot be done; without it, it is done by {}",
+                "algSelection is {protocol} in ncclCollConfig_t, which cannot do this call; without algSelection, it goes by {}",
                 selection.protocol
             ))),
             _ => Ok(()),

@@ -75,7 +75,10 @@ impl Trigger<'_> {
             self.was_made = true;
             // Another process may make it at the same time. Without it, only this process writes.
             let made = OpenOptions::new().create(true).append(true).open(self.path);
-            report::warn(&format!("a call waits too long: {} is made, see there", self.path.display()));
+            report::warn(&format!(
+                "a call waits too long: the last calls are written beside {}",
+                self.path.display()
+            ));
             if made.is_err() {
                 return true;
             }

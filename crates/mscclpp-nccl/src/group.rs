@@ -148,7 +148,7 @@ fn leave() -> Result<Option<Group>, Failure> {
         group.depth = group
             .depth
             .checked_sub(1)
-            .ok_or_else(|| Failure::usage("a group ends that this thread has not started"))?;
+            .ok_or_else(|| Failure::usage("ncclGroupEnd in a thread that has not called ncclGroupStart"))?;
         Ok((group.depth == 0).then(|| std::mem::take(group)))
     })
 }

@@ -85,7 +85,7 @@ fn form(parent: &Comm, child: &Comm, spare: Option<&Spare>, tag: u32, env: &'sta
     let all = exchange(ours(parent)?, tag, &own, env.timeout)?;
     let roots: Vec<usize> = (0..all.len()).filter(|rank| !all[*rank].is_empty()).collect();
     let [root] = *roots else {
-        let text = format!("ranks {roots:?} pass an id to ncclCommGrow; one of those that `comm` has does");
+        let text = format!("ranks {roots:?} pass an id to ncclCommGrow; exactly one rank of `comm` must");
         return Ok(Err(Failure::usage(text)));
     };
     let bytes = all[root].as_slice();

@@ -100,7 +100,7 @@ pub(crate) fn meeting_place(id: &UniqueId) -> Result<MeetingPlace, Failure> {
     match mscclpp::UniqueId::from_bytes(&id.0) {
         Ok(id) => Ok(MeetingPlace::Id(id)),
         Err(error) => Err(Failure::argument(format!(
-            "{error}; ids come from ncclGetUniqueId of this library, which all ranks load, and travel whole"
+            "{error}; an id comes from ncclGetUniqueId of this library, which all ranks must load, and all its bytes must be passed on"
         ))),
     }
 }

@@ -253,7 +253,7 @@ pub(crate) unsafe fn shrink(
         }
     }
     if excluded.is_empty() {
-        return Err(Failure::argument("`excludeRanksCount` is 0: nothing is to be shrunk"));
+        return Err(Failure::argument("`excludeRanksCount` is 0: no rank is excluded"));
     }
     let position = position(&members, rank)?;
     let child = Comm::new(parent.gpu.clone(), settings);

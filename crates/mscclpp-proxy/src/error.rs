@@ -114,15 +114,15 @@ pub enum Error {
         reason: String,
     },
     /// The service was not started, or was dropped before it carried out what kernels asked for.
-    #[error("not all that kernels asked for was carried out: they pushed triggers to {service}")]
+    #[error("requests of kernels were not carried out: they pushed triggers to {service}")]
     NotServed {
         /// The service, and what became of it.
         service: String,
     },
     /// Kernels have put or signalled by themselves through channels of a service that was not started.
     #[error(
-        "the proxy service of {gpu} was not started (call start_proxy()): what kernels put and signalled by themselves has \
-         arrived, but what needs the service, such as larger puts, would wait for ever"
+        "the proxy service of {gpu} was not started (call start_proxy()): small puts and signals, which kernels make \
+         themselves, have arrived, but larger puts need the service and would wait for ever"
     )]
     NotStarted {
         /// The service's device.

@@ -237,7 +237,7 @@ def wrong_arguments(rank, n, address):
         (ValueError, r"'residual': expected an array of shape \(4, 64\), got \(4, 32\)", norm(x, new((4, 32)), weight)),
         (TypeError, "'weight': expected numbers of type float16, got float32", norm(x, residual, new(64, "float32"))),
         (ValueError, r"'weight': expected an array of shape \(64,\), got \(63,\)", norm(x, residual, new(63))),
-        (ValueError, "'out': it is in the memory of 'x'", norm(x, residual, weight, 1e-5, x)),
+        (ValueError, "'out': it overlaps 'x'", norm(x, residual, weight, 1e-5, x)),
         (ValueError, "'residual_out': expected an array of shape", norm(x, residual, weight, 1e-5, None, new(64))),
         (
             TypeError,

@@ -131,8 +131,8 @@ pub(crate) trait Engine: Send + Sync {
 
 fn no_rows() -> Error {
     Error::InvalidArgument(
-        "all_reduce_rows between nodes; it needs devices that reach each other's memory. Call all_reduce, and then a kernel \
-         that goes on"
+        "all_reduce_rows does not work between nodes, because it needs devices that access each other's memory; call all_reduce, \
+         and then a kernel of your own"
             .into(),
     )
 }

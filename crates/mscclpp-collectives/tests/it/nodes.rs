@@ -226,7 +226,7 @@ fn what_needs_one_node_is_refused() {
         let rows = Rows::new(&numbers, 64).unwrap();
         // SAFETY: it is refused.
         let rows = unsafe { collectives.all_reduce_rows(&rows, &kernel, KernelArgs::new(), &stream) };
-        refused(rows.expect_err("it cannot be"), "all_reduce_rows between nodes");
+        refused(rows.expect_err("it cannot be"), "all_reduce_rows does not work between nodes");
         // All of it left no trace.
         collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
         collectives.synchronize(&stream).unwrap();

@@ -213,7 +213,7 @@ fn what_cannot_be_is_refused() {
         assert!(refused(rows.clone().output(&f16s(95))).contains("95 numbers of 2 bytes"));
         assert!(refused(rows.clone().output(&zeros::<f32>(gpu, 96))).contains("96 numbers of 4 bytes"));
         assert!(refused(rows.clone().row_output(&zeros::<f32>(gpu, 5))).contains("each of 4 rows"));
-        assert!(refused(rows.clone().output(&numbers)).contains("in the memory of the rows"));
+        assert!(refused(rows.clone().output(&numbers)).contains("overlaps the rows"));
         let by_address = || Rows::at(numbers.ptr(), 4, COLUMNS as u64, DataType::F16).unwrap();
         assert!(refused(Rows::at(numbers.ptr().add(8), 1, 8, DataType::F16)).contains("no multiple of 16"));
         assert!(refused(Rows::at(numbers.ptr(), 1, 0, DataType::F16)).contains("rows of 0 bytes"));
@@ -225,7 +225,7 @@ fn what_cannot_be_is_refused() {
                 .contains("no multiple of 16")
         );
         let last = numbers.ptr().add(4 * 2 * COLUMNS as u64 - 4);
-        assert!(refused(by_address().row_output_at(last)).contains("in the memory of the rows"));
+        assert!(refused(by_address().row_output_at(last)).contains("overlaps the rows"));
         assert!(by_address().row_output_at(elsewhere).is_ok());
         let full = (0..4).try_fold(rows, |rows, _| rows.output(&f16s(96))).unwrap();
         assert!(refused(full.own_output(&f16s(96))).contains("more than 4 outputs"));

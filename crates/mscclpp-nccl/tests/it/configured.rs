@@ -103,7 +103,7 @@ fn a_wrong_configuration_is_refused_and_fails_its_group() {
         let unknown = CollConfig { alg_selection: c"tree".as_ptr(), ..CollConfig::INITIAL };
         nccl.fails(with(&unknown), INVALID_ARGUMENT, "algSelection is \"tree\"");
         let impossible = CollConfig { alg_selection: c"copy-engine".as_ptr(), ..CollConfig::INITIAL };
-        nccl.fails(with(&impossible), INVALID_USAGE, "by which this call cannot be done");
+        nccl.fails(with(&impossible), INVALID_USAGE, "which cannot do this call");
         nccl.fails(
             with(&CollConfig { magic: 1, ..unknown }),
             INVALID_ARGUMENT,

@@ -218,7 +218,7 @@ class _Rows:
             and self.x.address < there.address + there.length * size
         ):
             raise ValueError(
-                f"argument '{name}': it is in the memory of 'x', of which some may not have been sent when it is stored"
+                f"argument '{name}': it overlaps 'x', and would be stored before all rows of 'x' have been sent"
             )
         self._outputs += 1
         if self._outputs > _OUTPUTS:

@@ -297,6 +297,7 @@ impl Collectives {
     /// Checks that a call can be put into `stream`.
     pub(crate) fn check_callable(&self, stream: &Stream) -> Result<()> {
         self.check_usable()?;
+        self.check_resumed()?;
         let gpu = &self.rank.gpu;
         if stream.gpu().id() != gpu.id() || stream.gpu().platform() != gpu.platform() {
             return Err(Error::InvalidArgument(format!(

@@ -54,6 +54,7 @@ mod request;
 mod row_calls;
 mod rows;
 mod setup;
+mod suspension;
 mod typed;
 
 pub use choice::{

@@ -11,7 +11,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, gpu::KernelSource};
-use mscclpp_collectives::{DeviceSlice, Error};
+use mscclpp_collectives::{Collectives, DeviceSlice, Error};
 use mscclpp_test_support::{
     Random,
     child::say,
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("ranks_that_are_processes_reduce", || all_succeed("reduce", N)),
         Trial::test("ranks_that_are_processes_reduce_between_nodes", || all_succeed("nodes", N)),
+        Trial::test("ranks_that_are_processes_give_memory_back_for_a_while", || all_succeed("suspended", N)),
         Trial::test("a_rank_that_is_killed_in_the_middle_of_replays_is_named_by_all", || killed("replays")),
         Trial::test("a_rank_that_is_killed_is_named_by_all_between_nodes", || killed("nodes")),
     ];
@@ -77,9 +78,27 @@ fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
         collectives.synchronize(&stream)?;
         let sum = round * (N * (N + 1) / 2) as u64 * (N * N) as u64;
         assert!(numbers.read()?.iter().all(|number| *number == sum), "round {round}");
+        if role.name == "suspended" && round % 10 == 0 {
+            give_back_and_take_again(&collectives)?;
+        }
     }
     comm.bootstrap().barrier()?;
     Ok(())
+}
+
+fn give_back_and_take_again(collectives: &Collectives) -> Result<(), Error> {
+    let (gpu, given_back) = (collectives.gpu(), collectives.suspendable_bytes());
+    let before = gpu.memory_info()?.free;
+    // SAFETY: the graph is complete, and no call is made until the collectives are resumed.
+    unsafe { collectives.suspend()? };
+    let after = gpu.memory_info()?.free;
+    if gpu.platform() == Platform::Sim {
+        assert_eq!(after, before + given_back.next_multiple_of(4096));
+    } else {
+        // Ranks that share the device may have taken theirs again.
+        println!("{before} bytes were free, {given_back} are given back, {after} are free");
+    }
+    collectives.resume()
 }
 
 fn device_of(rank: usize) -> usize {

@@ -43,6 +43,12 @@ struct MemoryState {
 
 impl KernelObject for MemoryState {}
 
+impl MemoryState {
+    fn registrations(&self) -> &[(Transport, Arc<dyn Registration>)] {
+        self.local.as_ref().map_or(&[], |local| &local.registrations)
+    }
+}
+
 struct LocalParts {
     region: Arc<MemoryRegion>,
     registrations: Vec<(Transport, Arc<dyn Registration>)>,
@@ -133,6 +139,35 @@ impl RegisteredMemory {
     /// Whether the memory's owner declared it to be device memory.
     pub(crate) fn is_of_a_device(&self) -> bool {
         self.inner.info.device_uuid != [0; 16]
+    }
+
+    /// Keeps nothing of the memory until [`resume`](Self::resume), so that its owner can give it back
+    /// ([`DeviceBuffer::suspend`](mscclpp_gpu::DeviceBuffer::suspend)): peers of a memory that was registered here cannot map
+    /// it, and a peer's memory is unmapped here. Its addresses stay the same, for channels and graphs. Does nothing if it is
+    /// suspended already.
+    ///
+    /// # Safety
+    /// Until it is resumed, nothing accesses the memory through this value, its clones, and channels made of them; nor, if the
+    /// transport shares whole allocations, through other memories of the same allocation.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] over a transport that has to keep the memory: all but CUDA IPC.
+    pub unsafe fn suspend(&self) -> Result<()> {
+        let state = self.inner.here()?;
+        state.registrations().iter().try_for_each(|(_, registration)| registration.suspend())?;
+        // SAFETY: the caller's promise.
+        state.imports.lock().iter().try_for_each(|(_, region)| unsafe { region.suspend() })
+    }
+
+    /// Shares the memory that is at its addresses now; or maps, at the same addresses, that of the peer, whose owner has called
+    /// this before. Does nothing if it is not suspended. May block for some seconds.
+    ///
+    /// # Errors
+    /// Those of exporting or mapping memory; it is still suspended then.
+    pub fn resume(&self) -> Result<()> {
+        let state = self.inner.here()?;
+        state.registrations().iter().try_for_each(|(_, registration)| registration.resume())?;
+        state.imports.lock().iter().try_for_each(|(_, region)| region.resume())
     }
 
     /// The object that launches keep alive. It holds the mappings of a peer's memory.

@@ -170,6 +170,28 @@ pub trait LocalEndpoint: Send + Sync + Any {
 pub trait Registration: Send + Sync + Any {
     /// The bytes that the peer's provider needs to import the region, at most a few KiB; nothing for a local source.
     fn blob(&self) -> &[u8];
+
+    /// Keeps nothing of the memory until [`Registration::resume`], so that its owner can give it back
+    /// ([`RegisteredMemory::suspend`](crate::RegisteredMemory::suspend)); does nothing if it is suspended. The default
+    /// refuses.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the provider has to keep the memory.
+    fn suspend(&self) -> Result<()> {
+        Err(cannot_suspend())
+    }
+
+    /// Shares the memory that is at the region's addresses now, under the same bytes; does nothing if it is not suspended.
+    ///
+    /// # Errors
+    /// The same as [`TransportProvider::register`].
+    fn resume(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn cannot_suspend() -> Error {
+    Error::InvalidArgument("the transport of a registered memory keeps it: it cannot be suspended".into())
 }
 
 /// A peer's region, usable here. It is unmapped when dropped.
@@ -187,6 +209,27 @@ pub trait RemoteRegion: Send + Sync + Any {
     /// reader that sees some of them sees all of them. Only called if [`RemoteRegion::ptr`] is `Some`.
     fn whole_lines(&self) -> bool {
         false
+    }
+
+    /// Unmaps the region, so that its owner can give the memory back, and keeps its address; does nothing if it is suspended.
+    /// The default refuses.
+    ///
+    /// # Safety
+    /// Nothing accesses the region from here until it is resumed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the provider has to keep the memory.
+    unsafe fn suspend(&self) -> Result<()> {
+        Err(cannot_suspend())
+    }
+
+    /// Maps, at the same address, the memory that the owner of the region shares now; does nothing if it is not suspended.
+    /// May block as [`TransportProvider::import`] does.
+    ///
+    /// # Errors
+    /// The same as [`TransportProvider::import`].
+    fn resume(&self) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -26,9 +26,26 @@ use crate::{
 /// memory.
 struct Allocation {
     id: u64,
+    token: Token,
     size: u64,
-    export: Arc<Export>,
+    /// Whether it is served: not while it is suspended.
+    served: Mutex<bool>,
     shared: Arc<HubState>,
+}
+
+impl Allocation {
+    fn serve(&self, handle: ExportHandle) {
+        let mut served = self.served.lock();
+        self.shared.serve(self.id, Arc::new(Export { token: self.token, handle }));
+        *served = true;
+    }
+
+    /// Drops the handle, which would keep the memory.
+    fn withdraw(&self) {
+        let mut served = self.served.lock();
+        self.shared.withdraw(self.id);
+        *served = false;
+    }
 }
 
 impl Drop for Allocation {
@@ -68,26 +85,27 @@ impl Exports {
             None => {
                 let allocation = Arc::new(Allocation {
                     id: u64::from_le_bytes(random()?),
+                    token: random()?,
                     size: export.allocation_size,
-                    export: Arc::new(Export { token: random()?, handle: export.handle }),
+                    served: Mutex::default(),
                     shared: hub.shared().clone(),
                 });
-                allocation.shared.serve(allocation.id, &allocation.export);
+                allocation.serve(export.handle);
                 by_base.retain(|_, a| a.strong_count() > 0);
                 by_base.insert(key, Arc::downgrade(&allocation));
                 allocation
             }
         };
         let blob = RegionBlob {
-            token: allocation.export.token,
+            token: allocation.token,
             allocation: allocation.id,
             allocation_size: allocation.size,
             offset: export.offset,
             address: hub.address().to_owned(),
         };
         let blob = blob.encode();
-        let served = Some((allocation, hub.clone()));
-        Ok(IpcRegistration { blob, region: region.clone(), _served: served })
+        let served = Some(Served { allocation, gpu: gpu.clone(), _hub: hub.clone() });
+        Ok(IpcRegistration { blob, region: region.clone(), served })
     }
 }
 
@@ -95,13 +113,20 @@ impl Exports {
 pub(crate) struct IpcRegistration {
     blob: Vec<u8>,
     region: Arc<MemoryRegion>,
-    _served: Option<(Arc<Allocation>, Arc<Hub>)>,
+    served: Option<Served>,
+}
+
+/// An allocation that peers can fetch, and its device.
+struct Served {
+    allocation: Arc<Allocation>,
+    gpu: Gpu,
+    _hub: Arc<Hub>,
 }
 
 impl IpcRegistration {
     /// Makes a registration of memory for local use.
     pub(crate) fn local(region: &Arc<MemoryRegion>) -> Self {
-        Self { blob: Vec::new(), region: region.clone(), _served: None }
+        Self { blob: Vec::new(), region: region.clone(), served: None }
     }
 
     pub(crate) fn region(&self) -> &Arc<MemoryRegion> {
@@ -112,6 +137,20 @@ impl IpcRegistration {
 impl Registration for IpcRegistration {
     fn blob(&self) -> &[u8] {
         &self.blob
+    }
+
+    fn suspend(&self) -> mscclpp_core::Result<()> {
+        self.served.iter().for_each(|served| served.allocation.withdraw());
+        Ok(())
+    }
+
+    fn resume(&self) -> mscclpp_core::Result<()> {
+        let Some(Served { allocation, gpu, .. }) = &self.served else { return Ok(()) };
+        if !*allocation.served.lock() {
+            // SAFETY: a region is live memory as long as it exists (the contract of registering it).
+            allocation.serve(unsafe { gpu.export(self.region.ptr(), self.region.len())? }.handle);
+        }
+        Ok(())
     }
 }
 
@@ -142,7 +181,10 @@ impl Imports {
         };
         let mut known = entry.lock();
         match known.upgrade() {
-            Some(mapping) if (mapping.token, mapping.size) == (blob.token, blob.allocation_size) => {
+            Some(mapping)
+                if (mapping.blob.token, mapping.blob.allocation_size)
+                    == (blob.token, blob.allocation_size) =>
+            {
                 Ok(mapping)
             }
             Some(_) => {
@@ -150,8 +192,8 @@ impl Imports {
                 Err(Error::Malformed { what: "a region", problem }.into())
             }
             None => {
-                let memory = fetch_and_map(blob, gpu)?;
-                let mapping = Arc::new(Mapping { memory, token: blob.token, size: blob.allocation_size });
+                let memory = gpu.import(&fetch(blob)?, blob.allocation_size)?;
+                let mapping = Arc::new(Mapping { memory, blob: blob.clone() });
                 *known = Arc::downgrade(&mapping);
                 Ok(mapping)
             }
@@ -169,9 +211,9 @@ struct MappingKey {
 /// A peer's allocation, mapped here.
 pub(crate) struct Mapping {
     memory: ImportedMemory,
-    /// The token and size that the owner gave when it was mapped; the driver accepted this size and no other.
-    token: Token,
-    size: u64,
+    /// The region for which it was mapped: the token and size of the allocation, of which the driver accepted this size and no
+    /// other, and where its owner can be asked for it again.
+    blob: RegionBlob,
 }
 
 /// A region that can be used here: mapped from a peer, or of this same process.
@@ -179,13 +221,18 @@ pub(crate) struct IpcRegion {
     ptr: DevicePtr,
     native_atomics: bool,
     whole_lines: bool,
-    _keep: Keep,
+    keep: Keep,
 }
 
 /// The owner of the memory, which must live as long as the region is used.
 enum Keep {
-    Mapped { _mapping: Arc<Mapping> },
-    Local { _region: Arc<MemoryRegion> },
+    Mapped(Arc<Mapping>),
+    /// Memory of the device `owner`, to which `gpu` has access.
+    Local {
+        region: Arc<MemoryRegion>,
+        owner: Gpu,
+        gpu: Gpu,
+    },
 }
 
 impl IpcRegion {
@@ -200,7 +247,8 @@ impl IpcRegion {
         unsafe { gpu.enable_access(owner, region.ptr(), region.len())? };
         let native_atomics = gpu.peer_access(owner)?.native_atomics;
         let ptr = region.ptr();
-        Ok(Self::new(ptr, gpu, native_atomics, Keep::Local { _region: region }))
+        let keep = Keep::Local { region, owner: owner.clone(), gpu: gpu.clone() };
+        Ok(Self::new(ptr, gpu, native_atomics, keep))
     }
 
     /// Uses memory of a peer: its handle is fetched from its owner, unless this process has it mapped already.
@@ -208,25 +256,24 @@ impl IpcRegion {
         let blob = RegionBlob::decode(info.blob, info.len)?;
         let mapping = imports.mapping(info.process, &blob, gpu)?;
         let ptr = mapping.memory.ptr().add(blob.offset);
-        let keep = Keep::Mapped { _mapping: mapping };
-        Ok(Self::new(ptr, gpu, atomics_reach(gpu, &info.device_uuid)?, keep))
+        Ok(Self::new(ptr, gpu, atomics_reach(gpu, &info.device_uuid)?, Keep::Mapped(mapping)))
     }
 
     fn new(ptr: DevicePtr, gpu: &Gpu, native_atomics: bool, keep: Keep) -> Self {
-        Self { ptr, native_atomics, whole_lines: lines_arrive_whole(gpu, native_atomics), _keep: keep }
+        Self { ptr, native_atomics, whole_lines: lines_arrive_whole(gpu, native_atomics), keep }
     }
 }
 
-fn fetch_and_map(blob: &RegionBlob, gpu: &Gpu) -> mscclpp_core::Result<ImportedMemory> {
+/// Returns the handle of an allocation, from its owner.
+fn fetch(blob: &RegionBlob) -> mscclpp_core::Result<ExportHandle> {
     let request = Request::Fetch { token: blob.token, id: blob.allocation };
     let (_, reply, descriptor) = socket::ask(&blob.address, request)?;
-    let handle = match (reply.handle, descriptor) {
-        (Handle::FileDescriptor, Some(fd)) => ExportHandle::FileDescriptor(fd),
-        (Handle::Ipc(bytes), None) => ExportHandle::IpcHandle(bytes),
-        (Handle::Fabric(bytes), None) => ExportHandle::Fabric(bytes),
-        _ => return Err(Error::Malformed { what: "an answer", problem: "it has no handle of memory" }.into()),
-    };
-    Ok(gpu.import(&handle, blob.allocation_size)?)
+    match (reply.handle, descriptor) {
+        (Handle::FileDescriptor, Some(fd)) => Ok(ExportHandle::FileDescriptor(fd)),
+        (Handle::Ipc(bytes), None) => Ok(ExportHandle::IpcHandle(bytes)),
+        (Handle::Fabric(bytes), None) => Ok(ExportHandle::Fabric(bytes)),
+        _ => Err(Error::Malformed { what: "an answer", problem: "it has no handle of memory" }.into()),
+    }
 }
 
 /// Whether atomics of `gpu` work on the memory of the device with `uuid`. If this process does not see that device, it
@@ -256,5 +303,24 @@ impl RemoteRegion for IpcRegion {
 
     fn whole_lines(&self) -> bool {
         self.whole_lines
+    }
+
+    unsafe fn suspend(&self) -> mscclpp_core::Result<()> {
+        match &self.keep {
+            // SAFETY: the caller's promise.
+            Keep::Mapped(mapping) => unsafe { mapping.memory.suspend() }.map_err(Into::into),
+            // It is mapped once in this process, by its owner.
+            Keep::Local { .. } => Ok(()),
+        }
+    }
+
+    fn resume(&self) -> mscclpp_core::Result<()> {
+        match &self.keep {
+            Keep::Mapped(mapping) => mapping.memory.resume(&fetch(&mapping.blob)?).map_err(Into::into),
+            Keep::Local { region, owner, gpu } => {
+                // SAFETY: a region is live memory of its device as long as it exists (the contract of registering it).
+                unsafe { gpu.enable_access(owner, region.ptr(), region.len()) }.map_err(Into::into)
+            }
+        }
     }
 }

@@ -86,6 +86,21 @@ pub(crate) trait MemoryBackend: Send + Sync {
     fn host_ptr(&self) -> *mut u8 {
         std::ptr::null_mut()
     }
+    /// Whether [`MemoryBackend::suspend`] gives the memory back.
+    fn can_suspend(&self) -> bool {
+        false
+    }
+    /// Gives the memory back, and keeps its addresses. Does nothing if it is suspended, or cannot be.
+    ///
+    /// # Safety
+    /// Nothing accesses the memory until it is resumed.
+    unsafe fn suspend(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Puts memory at the addresses, if it is suspended: new memory, all zero, or that of `handle` if it is of another process.
+    fn resume(&self, _handle: Option<&ExportHandle>) -> Result<()> {
+        Ok(())
+    }
 }
 
 pub(crate) trait StreamBackend: Send + Sync + Any {

@@ -131,6 +131,35 @@ impl DeviceBuffer {
         // SAFETY: the range was just checked, and `self` keeps the memory.
         unsafe { self.gpu().backend()?.fill(self.ptr().add(offset), len, value) }
     }
+
+    /// Whether [`suspend`](Self::suspend) gives the memory back: on CUDA if it is virtual memory, and on simulated devices.
+    #[must_use]
+    pub fn can_suspend(&self) -> bool {
+        self.inner.memory.can_suspend()
+    }
+
+    /// Gives the memory back to the device, and keeps its addresses. Does nothing if the memory is suspended already, or
+    /// [cannot be](Self::can_suspend). The device has the memory back when no other process has it mapped, and all
+    /// [exported](Gpu::export) handles are dropped.
+    ///
+    /// # Safety
+    /// Nothing accesses the memory until it is resumed: no kernel, copy or graph, no peer, and none of this buffer's methods.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the driver refuses.
+    pub unsafe fn suspend(&self) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.memory.here()?.suspend() }
+    }
+
+    /// Takes memory from the device again, all zero, at the same addresses. Does nothing if the buffer is not suspended. Other
+    /// devices of the process need [access](Gpu::enable_access) again, and other processes a new handle.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] or [`Error::System`] if memory is short; the buffer is still suspended then.
+    pub fn resume(&self) -> Result<()> {
+        self.inner.memory.here()?.resume(None)
+    }
 }
 
 impl Gpu {
@@ -299,6 +328,28 @@ impl ImportedMemory {
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.backend.ptr()
+    }
+
+    /// Unmaps the memory, so that its owner can give it back ([`DeviceBuffer::suspend`]), and keeps the addresses. Does nothing
+    /// if it is suspended already, or of a kind that its owner cannot give back.
+    ///
+    /// # Safety
+    /// Nothing accesses the memory until it is resumed.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the driver refuses.
+    pub unsafe fn suspend(&self) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.backend.here()?.suspend() }
+    }
+
+    /// Maps the memory of `handle`, which its owner exported after it had resumed the memory, at the same addresses. Does
+    /// nothing if it is not suspended.
+    ///
+    /// # Errors
+    /// The same as [`Gpu::import`].
+    pub fn resume(&self, handle: &ExportHandle) -> Result<()> {
+        self.backend.here()?.resume(Some(handle))
     }
 }
 

@@ -203,9 +203,9 @@ impl Comm {
         let _ = self.ended.set(why);
     }
 
-    /// Suspends the communicator, or resumes it. Returns whether it was suspended before.
-    pub(crate) fn suspend(&self, suspended: bool) -> bool {
-        self.suspended.swap(suspended, Ordering::Relaxed)
+    /// Refuses the communicator's calls while it is suspended.
+    pub(crate) fn suspend(&self, suspended: bool) {
+        self.suspended.store(suspended, Ordering::Relaxed);
     }
 
     pub(crate) fn is_suspended(&self) -> bool {

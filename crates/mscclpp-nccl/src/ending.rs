@@ -58,16 +58,23 @@ pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
             if !comm.settings.blocking {
                 return Ok(Code::IN_PROGRESS);
             }
-            let timeout = Env::of_process()?.timeout;
-            if wait_idle(ours, Some(timeout))? {
-                return comm.tell_mismatch(ours).map(|()| Code::SUCCESS);
-            }
-            Err(Failure::new(
-                Code::REMOTE_ERROR,
-                format!("calls of {} do not end within {timeout:?}", comm.name()),
-            ))
+            wait_complete(&comm, ours)?;
+            comm.tell_mismatch(ours).map(|()| Code::SUCCESS)
         }
     }
+}
+
+/// Waits until all calls that were made are complete.
+///
+/// # Errors
+/// [`Code::REMOTE_ERROR`] if that takes longer than the time-out.
+pub(crate) fn wait_complete(comm: &Comm, ours: &Ours) -> Result<(), Failure> {
+    let timeout = Env::of_process()?.timeout;
+    if wait_idle(ours, Some(timeout))? {
+        return Ok(());
+    }
+    let text = format!("calls of {} do not end within {timeout:?}", comm.name());
+    Err(Failure::new(Code::REMOTE_ERROR, text))
 }
 
 /// Waits until all calls are complete, and returns whether they are; stops waiting after `limit`, or when the process ends. Calls

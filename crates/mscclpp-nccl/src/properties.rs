@@ -1,11 +1,13 @@
 //! The properties of a communicator, its memory, and how it is suspended.
 
-use std::{collections::BTreeSet, ffi::c_int, ptr};
+use std::{collections::BTreeSet, ffi::c_int, ptr, sync::Arc};
 
 use crate::{
-    abi::{CommProperties, Handle},
+    abi::{Code, CommProperties, Handle},
     comm::{self, Backend, Comm, as_int},
+    ending,
     failure::Failure,
+    group,
     ours::Ours,
     pointers::stated_size,
 };
@@ -61,20 +63,26 @@ pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result
     Ok(())
 }
 
-/// `ncclCommMemStats`. No memory can be suspended: graphs use the communicator's memory at the addresses that it has.
+/// `ncclCommMemStats`. Suspended memory counts as the communicator's, though others have it meanwhile.
 pub(crate) fn memory(handle: Handle, statistic: c_int) -> Result<u64, Failure> {
     let comm = comm::of(handle)?;
-    let bytes = ours(&comm)?.device_bytes();
+    let ours = ours(&comm)?;
+    let (total, suspendable) = (ours.device_bytes(), ours.collectives.suspendable_bytes());
     match statistic {
-        0 => Ok(0),
+        0 => Ok(suspendable),
         1 => Ok(comm.is_suspended().into()),
-        2 | 3 => Ok(bytes),
+        2 => Ok(total - suspendable),
+        3 => Ok(total),
         other => Err(Failure::argument(format!("`stat` is {other}; 0 to 3 are known"))),
     }
 }
 
-/// `ncclCommSuspend`: refuses calls until [`resume`]. It frees nothing, as [`memory`] says.
-pub(crate) fn suspend(handle: Handle, flags: c_int) -> Result<(), Failure> {
+/// `ncclCommSuspend`: refuses calls until [`resume`], and gives the memory back through which calls go. Blocks until all ranks
+/// call it and the calls that they have made are complete; in a group, the group's end blocks instead.
+///
+/// # Safety
+/// Until the communicator is resumed, no graph that has its calls is launched, and those that were launched are complete.
+pub(crate) unsafe fn suspend(handle: Handle, flags: c_int) -> Result<Code, Failure> {
     /// `NCCL_SUSPEND_MEM`.
     const MEMORY: c_int = 1;
     if flags != MEMORY {
@@ -84,17 +92,26 @@ pub(crate) fn suspend(handle: Handle, flags: c_int) -> Result<(), Failure> {
     ours(&comm)?;
     // The communicator may have ended, or be suspended already.
     comm.backend()?;
-    comm.suspend(true);
-    Ok(())
+    group::together(&Arc::clone(&comm), move || {
+        let ours = ours(&comm)?;
+        ending::wait_complete(&comm, ours)?;
+        comm.suspend(true);
+        // SAFETY: the communicator refuses calls, those before are complete, and the caller has promised the rest.
+        unsafe { ours.collectives.suspend() }.map_err(Into::into)
+    })
 }
 
-/// `ncclCommResume`.
-pub(crate) fn resume(handle: Handle) -> Result<(), Failure> {
+/// `ncclCommResume`: takes the memory again. Blocks until all ranks call it; in a group, the group's end blocks instead.
+pub(crate) fn resume(handle: Handle) -> Result<Code, Failure> {
     let comm = comm::of(handle)?;
-    match comm.suspend(false) {
-        true => Ok(()),
-        false => Err(Failure::usage(format!("{} is not suspended", comm.name()))),
+    if !comm.is_suspended() {
+        return Err(Failure::usage(format!("{} is not suspended", comm.name())));
     }
+    group::together(&Arc::clone(&comm), move || {
+        ours(&comm)?.collectives.resume()?;
+        comm.suspend(false);
+        Ok(())
+    })
 }
 
 fn ours(comm: &Comm) -> Result<&Ours, Failure> {

@@ -189,6 +189,20 @@ impl Engine for Nodes {
         local + self.channels.device_bytes()
     }
 
+    fn suspendable_bytes(&self) -> u64 {
+        self.local.as_ref().map_or(0, |(_, engine)| engine.suspendable_bytes())
+    }
+
+    /// The memory between nodes stays: adapters and the threads of port channels have it.
+    unsafe fn suspend(&self, _rank: &RankState) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.local.as_ref().map_or(Ok(()), |(local, engine)| unsafe { engine.suspend(local) })
+    }
+
+    fn resume(&self, _rank: &RankState) -> Result<()> {
+        self.local.as_ref().map_or(Ok(()), |(local, engine)| engine.resume(local))
+    }
+
     fn owner(&self) -> &Owner {
         &self.channels.owner
     }

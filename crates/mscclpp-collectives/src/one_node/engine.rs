@@ -13,6 +13,7 @@ use mscclpp::{
     engine::{Group, Scratch},
     gpu::{Abort, KernelArgument, Owner, PinnedBuffer},
 };
+use parking_lot::Mutex;
 
 use crate::{
     Error, Kind, Request, Result,
@@ -43,6 +44,8 @@ pub(crate) struct OneNode {
     pub(super) max_blocks: u32,
     pub(super) max_threads: u32,
     pub(super) owner: Owner,
+    /// The words of the scratch in front of its packets, while the scratch is suspended.
+    pub(super) words: Mutex<Option<Vec<u8>>>,
 }
 
 impl OneNode {
@@ -98,6 +101,7 @@ impl OneNode {
             max_blocks,
             max_threads,
             owner,
+            words: Mutex::default(),
         })
     }
 }
@@ -129,6 +133,22 @@ impl Engine for OneNode {
 
     fn device_bytes(&self) -> u64 {
         self.scratch.memory().len()
+    }
+
+    fn suspendable_bytes(&self) -> u64 {
+        match self.scratch.memory().can_suspend() {
+            true => self.device_bytes(),
+            false => 0,
+        }
+    }
+
+    unsafe fn suspend(&self, rank: &RankState) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.suspend_scratch(rank) }
+    }
+
+    fn resume(&self, rank: &RankState) -> Result<()> {
+        self.resume_scratch(rank)
     }
 
     fn owner(&self) -> &Owner {

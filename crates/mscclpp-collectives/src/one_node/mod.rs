@@ -8,6 +8,7 @@ mod launch;
 mod registered;
 mod rows;
 mod scratch;
+mod suspension;
 
 pub(crate) use engine::OneNode;
 pub(crate) use kernels::WordOperation;

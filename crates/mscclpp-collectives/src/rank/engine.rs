@@ -32,6 +32,18 @@ pub(crate) trait Engine: Send + Sync {
     /// The device memory that it takes, in bytes.
     fn device_bytes(&self) -> u64;
 
+    /// How much of that it can give back.
+    fn suspendable_bytes(&self) -> u64;
+
+    /// Gives memory back, and keeps its addresses. All ranks call it, and it blocks until they do.
+    ///
+    /// # Safety
+    /// The calls of this rank are complete, also those in graphs, and none is made until the engine is resumed.
+    unsafe fn suspend(&self, rank: &RankState) -> Result<()>;
+
+    /// Takes the memory again. All ranks call it, and it blocks until they do.
+    fn resume(&self, rank: &RankState) -> Result<()>;
+
     /// The memory and connections that launches keep.
     fn owner(&self) -> &Owner;
 

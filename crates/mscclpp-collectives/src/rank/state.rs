@@ -1,6 +1,6 @@
 //! The state of a rank's collectives.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 
 use mscclpp::{
     Communicator, DeviceBuffer, Gpu, KernelArgs, Platform, Stream,
@@ -36,6 +36,8 @@ pub(crate) struct RankState {
     pub(crate) registrations: Registrations,
     /// The reason for which [`Collectives::abort`](crate::Collectives::abort) was called.
     pub(crate) aborted: OnceLock<String>,
+    /// Whether its memory is given back for a while.
+    pub(crate) suspended: AtomicBool,
     /// The number of splits so far. Held while ranks say in which part they are.
     pub(crate) splits: Mutex<u64>,
     pub(crate) order: Arc<CallOrder>,
@@ -105,6 +107,7 @@ impl RankState {
             scratch_bytes,
             registrations: Registrations::default(),
             aborted: OnceLock::new(),
+            suspended: AtomicBool::new(false),
             splits: Mutex::default(),
             order: Arc::default(),
             _room: room,

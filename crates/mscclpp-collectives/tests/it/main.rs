@@ -15,5 +15,6 @@ mod replays;
 mod rows;
 mod rows_calls;
 mod support;
+mod suspended;
 mod symmetric;
 mod together;

@@ -5,7 +5,7 @@
 //!    holders never wait.
 //! 2. A peer's connection to an endpoint is open exactly as long as the endpoint. An endpoint that closes sends a
 //!    goodbye packet first; a process that dies does not. This distinguishes a peer that left from one that is lost.
-//! 3. An allocation is served while one of its registrations lives; after that, requests are refused.
+//! 3. An allocation is served while one of its registrations lives, except while it is suspended; otherwise requests are refused.
 
 mod service;
 
@@ -136,8 +136,8 @@ impl Hub {
 
 impl HubState {
     /// Gives `export` to peers that ask for it, until it is withdrawn.
-    pub(crate) fn serve(&self, allocation: u64, export: &Arc<Export>) {
-        self.tables.lock().exports.insert(allocation, export.clone());
+    pub(crate) fn serve(&self, allocation: u64, export: Arc<Export>) {
+        self.tables.lock().exports.insert(allocation, export);
     }
 
     pub(crate) fn withdraw(&self, allocation: u64) {

@@ -3,9 +3,7 @@
 //! `allocate` makes a virtual-memory allocation with a shareable handle, if the device and its set-up allow that
 //! (which is found out once, by making one). Otherwise it makes a plain allocation, which legacy IPC can share.
 
-use std::{ffi::c_void, os::fd::AsRawFd};
-
-use mscclpp_gpu_sys::cuda::{Driver, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+use mscclpp_gpu_sys::cuda::Driver;
 
 use super::{
     Device,
@@ -46,20 +44,10 @@ impl api::Memory<Self> for Driver {
     fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
         let driver = device.driver();
         let _entered = device.context.enter()?;
-        let physical = match handle {
-            ExportHandle::IpcHandle(bytes) => return Ok(Box::new(Imported::open(device, *bytes, size)?)),
-            ExportHandle::FileDescriptor(fd) => Physical::import(
-                driver,
-                // The driver takes the descriptor's number in place of a pointer, and does not take the descriptor over.
-                fd.as_raw_fd() as usize as *mut c_void,
-                HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                "file descriptor",
-            )?,
-            ExportHandle::Fabric(bytes) => {
-                let mut bytes = *bytes;
-                Physical::import(driver, bytes.as_mut_ptr().cast(), HANDLE_TYPE_FABRIC, "fabric handle")?
-            }
-        };
+        if let ExportHandle::IpcHandle(bytes) = handle {
+            return Ok(Box::new(Imported::open(device, *bytes, size)?));
+        }
+        let physical = Physical::import(driver, handle)?;
         if let Placement::Virtual { granularity, .. } = &device.extra.placement
             && (size == 0 || !size.is_multiple_of(*granularity))
         {

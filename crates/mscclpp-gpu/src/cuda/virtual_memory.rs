@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{c_int, c_void},
-    os::fd::{FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
 use mscclpp_gpu_sys::cuda::{
@@ -10,11 +10,12 @@ use mscclpp_gpu_sys::cuda::{
     CUmemAllocationGranularity_flags, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
     CuResult, Driver, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, Location,
 };
+use parking_lot::Mutex;
 
 use super::Device;
 use crate::{
-    DevicePtr, Error, ExportKinds, Result,
-    backend::MemoryBackend,
+    DevicePtr, Error, ExportHandle, ExportKinds, Result,
+    backend::{DeviceBackend, MemoryBackend},
     driver::{
         device::attribute,
         failure::{check, failure, log_failure},
@@ -135,12 +136,24 @@ impl Physical {
         Ok(Self { driver, raw })
     }
 
-    pub(super) fn import(
-        driver: &'static Driver,
-        os_handle: *mut c_void,
-        kind: u32,
-        what: &str,
-    ) -> Result<Self> {
+    /// Returns the memory of a handle, which is no IPC handle.
+    pub(super) fn import(driver: &'static Driver, handle: &ExportHandle) -> Result<Self> {
+        let mut fabric;
+        let (os_handle, kind, what) = match handle {
+            ExportHandle::FileDescriptor(fd) => (
+                // The driver takes the descriptor's number in place of a pointer, and does not take the descriptor over.
+                fd.as_raw_fd() as usize as *mut c_void,
+                HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                "file descriptor",
+            ),
+            ExportHandle::Fabric(bytes) => {
+                fabric = *bytes;
+                (fabric.as_mut_ptr().cast(), HANDLE_TYPE_FABRIC, "fabric handle")
+            }
+            ExportHandle::IpcHandle(_) => {
+                return Err(Error::invalid("an IPC handle is of plain memory, and not of virtual memory"));
+            }
+        };
         let mut raw = 0;
         // SAFETY: `raw` is valid for the write; `os_handle` is what `kind` says, and lives for the call.
         let result = unsafe { (driver.mem_import_from_shareable_handle)(&raw mut raw, os_handle, kind) };
@@ -218,7 +231,7 @@ pub(super) struct Mapping {
     address: u64,
     size: u64,
     /// Whether it is mapped; otherwise the addresses are only reserved.
-    is_mapped: bool,
+    is_mapped: Mutex<bool>,
 }
 
 impl Mapping {
@@ -228,16 +241,23 @@ impl Mapping {
         // SAFETY: `address` is valid for the write; 0 leaves alignment and place to the driver.
         let result = unsafe { (driver.mem_address_reserve)(&raw mut address, size as usize, 0, 0, 0) };
         check(driver, result, format!("cuMemAddressReserve({size} bytes)"))?;
-        let mut mapping = Self { device, address, size, is_mapped: false };
-        // SAFETY: the range was just reserved, with this size; the offset must be 0.
+        let mapping = Self { device, address, size, is_mapped: Mutex::new(false) };
+        mapping.map(physical, &mut mapping.is_mapped.lock())?;
+        Ok(mapping)
+    }
+
+    /// Maps memory at the addresses, where nothing is mapped.
+    fn map(&self, physical: &Physical, is_mapped: &mut bool) -> Result<()> {
+        let &Self { device, address, size, .. } = self;
+        let driver = device.driver();
+        // SAFETY: the range is reserved, with this size, and empty; the offset must be 0.
         let result = unsafe { (driver.mem_map)(address, size as usize, 0, physical.raw, 0) };
         check(driver, result, format!("cuMemMap({size} bytes)"))?;
-        mapping.is_mapped = true;
+        *is_mapped = true;
         let access = access_from(device.context.device);
         // SAFETY: the range is mapped as a whole; one descriptor is read.
         let result = unsafe { (driver.mem_set_access)(address, size as usize, &raw const access, 1) };
-        check(driver, result, format!("cuMemSetAccess({size} bytes, from {device})"))?;
-        Ok(mapping)
+        check(driver, result, format!("cuMemSetAccess({size} bytes, from {device})"))
     }
 }
 
@@ -245,13 +265,51 @@ impl MemoryBackend for Mapping {
     fn ptr(&self) -> DevicePtr {
         DevicePtr(self.address)
     }
+
+    fn can_suspend(&self) -> bool {
+        true
+    }
+
+    unsafe fn suspend(&self) -> Result<()> {
+        let mut is_mapped = self.is_mapped.lock();
+        if *is_mapped {
+            let driver = self.device.driver();
+            let _entered = self.device.context.enter()?;
+            // SAFETY: mapped as one range, which nothing accesses any more (the caller's promise).
+            let result = unsafe { (driver.mem_unmap)(self.address, self.size as usize) };
+            check(driver, result, format!("cuMemUnmap({} bytes)", self.size))?;
+            *is_mapped = false;
+        }
+        Ok(())
+    }
+
+    fn resume(&self, handle: Option<&ExportHandle>) -> Result<()> {
+        let mut is_mapped = self.is_mapped.lock();
+        if *is_mapped {
+            return Ok(());
+        }
+        let driver = self.device.driver();
+        let entered = self.device.context.enter()?;
+        let physical = match (handle, &self.device.extra.placement) {
+            (Some(handle), _) => Physical::import(driver, handle)?,
+            (None, Placement::Virtual { prop, .. }) => Physical::create(driver, self.size as usize, prop)?,
+            (None, Placement::Plain) => return Err(Error::invalid("this device has no virtual memory")),
+        };
+        self.map(&physical, &mut is_mapped)?;
+        drop(entered);
+        match handle {
+            Some(_) => Ok(()),
+            // SAFETY: the range was just mapped, and nothing uses it yet.
+            None => unsafe { self.device.fill(self.ptr(), self.size, 0) },
+        }
+    }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (context, address, size) = (&self.device.context, self.address, self.size as usize);
-        if self.is_mapped {
-            // SAFETY: mapped by `new` as one range. That no kernel uses it any more was promised at its launch.
+        if *self.is_mapped.get_mut() {
+            // SAFETY: mapped by `map` as one range. That no kernel uses it any more was promised at its launch.
             context.take_down(|driver| ("cuMemUnmap", unsafe { (driver.mem_unmap)(address, size) }));
         }
         // SAFETY: reserved by `new`, and nothing is mapped there any more.

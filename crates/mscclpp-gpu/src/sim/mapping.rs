@@ -1,9 +1,10 @@
 use std::{ffi::c_void, os::fd::BorrowedFd, ptr};
 
+use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::{accessible::AccessibleRange, forked, races, ranges::Whose};
-use crate::{DevicePtr, Error, Result, backend::MemoryBackend};
+use crate::{DevicePtr, Error, ExportHandle, Result, backend::MemoryBackend};
 
 /// A readable and writable mapping with a guard after it, unmapped when dropped.
 ///
@@ -14,8 +15,10 @@ pub(super) struct Mapping {
     start: *mut c_void,
     /// The size of the reserved addresses, with the guard.
     reserved: usize,
-    /// The entry by which kernels may touch the memory, until it is dropped.
-    accessible: Option<AccessibleRange>,
+    /// The size, and whose memory it is.
+    extent: (u64, Whose),
+    /// The entry by which kernels may touch the memory, until it is dropped. None while the memory is suspended.
+    accessible: Mutex<Option<AccessibleRange>>,
 }
 
 /// The least size of a guard: a multiple of every size of pages.
@@ -58,11 +61,18 @@ impl Mapping {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags) };
-        let mut mapping = Self { start: start.map_err(failed)?, reserved, accessible: None };
+        let extent = (bytes as u64, whose);
+        let mapping = Self { start: start.map_err(failed)?, reserved, extent, accessible: Mutex::default() };
         map(mapping.start, len).map_err(failed)?;
-        let (begin, size, reserved) = (mapping.start.addr(), bytes as u64, reserved as u64);
-        mapping.accessible = Some(AccessibleRange::new(begin, size, reserved, whose));
+        mapping.let_access();
         Ok(mapping)
+    }
+
+    /// Lets kernels touch the memory.
+    fn let_access(&self) {
+        let (bytes, whose) = self.extent;
+        let range = || AccessibleRange::new(self.start.addr(), bytes, self.reserved as u64, whose);
+        self.accessible.lock().get_or_insert_with(range);
     }
 }
 
@@ -74,6 +84,21 @@ impl MemoryBackend for Mapping {
     fn host_ptr(&self) -> *mut u8 {
         self.start.cast()
     }
+
+    fn can_suspend(&self) -> bool {
+        true
+    }
+
+    /// Keeps kernels from the memory. Its pages are its owner's to give back.
+    unsafe fn suspend(&self) -> Result<()> {
+        *self.accessible.lock() = None;
+        Ok(())
+    }
+
+    fn resume(&self, _handle: Option<&ExportHandle>) -> Result<()> {
+        self.let_access();
+        Ok(())
+    }
 }
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -81,7 +106,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 impl Drop for Mapping {
     fn drop(&mut self) {
         // This comes first: the address may be given to other code as soon as it is unmapped.
-        self.accessible = None;
+        *self.accessible.get_mut() = None;
         if races::retire(self.start.addr(), self.reserved) {
             return;
         }

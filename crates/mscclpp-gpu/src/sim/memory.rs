@@ -8,7 +8,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs,
+    ftruncate, memfd_create,
 };
 
 use super::{mapping::Mapping, races, ranges::Whose};
@@ -43,7 +44,7 @@ impl Allocations {
 
 struct Allocation {
     size: u64,
-    /// The bytes that it counts as.
+    /// The bytes that it counts as; 0 while it is suspended.
     taken: u64,
     fd: OwnedFd,
 }
@@ -58,13 +59,12 @@ impl Heap {
     }
 
     pub(super) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<DeviceMemory> {
-        let taken = self.reserve(bytes)?;
+        let taken = self.reserve(&mut self.allocations.lock(), bytes)?;
         self.map(bytes, taken).inspect_err(|_| self.allocations.lock().bytes -= taken)
     }
 
     /// Counts `bytes`, rounded up, as allocated.
-    fn reserve(&self, bytes: u64) -> Result<u64> {
-        let mut allocations = self.allocations.lock();
+    fn reserve(&self, allocations: &mut Allocations, bytes: u64) -> Result<u64> {
         let free = self.total - allocations.bytes;
         match bytes.checked_next_multiple_of(GRANULARITY) {
             Some(size) if size <= free => {
@@ -131,6 +131,35 @@ pub(super) struct DeviceMemory {
 impl MemoryBackend for DeviceMemory {
     fn ptr(&self) -> DevicePtr {
         self.mapping.ptr()
+    }
+
+    fn can_suspend(&self) -> bool {
+        true
+    }
+
+    unsafe fn suspend(&self) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.mapping.suspend()? };
+        let mut allocations = self.heap.allocations.lock();
+        let Some(allocation) = allocations.by_address.get_mut(&self.ptr().0) else { return Ok(()) };
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&allocation.fd, hole, 0, allocation.size)
+            .map_err(|error| Error::system(format!("fallocate of {} bytes", allocation.size), error))?;
+        let taken = std::mem::take(&mut allocation.taken);
+        allocations.bytes -= taken;
+        Ok(())
+    }
+
+    fn resume(&self, handle: Option<&ExportHandle>) -> Result<()> {
+        let mut allocations = self.heap.allocations.lock();
+        let known = allocations.by_address.get(&self.ptr().0).map(|known| (known.taken, known.size));
+        if let Some((0, size)) = known {
+            let taken = self.heap.reserve(&mut allocations, size)?;
+            if let Some(allocation) = allocations.by_address.get_mut(&self.ptr().0) {
+                allocation.taken = taken;
+            }
+        }
+        self.mapping.resume(handle)
     }
 }
 

@@ -66,6 +66,36 @@ fn ranges_past_the_end_are_errors_that_name_them() {
 }
 
 #[test]
+fn suspended_memory_is_the_devices_and_comes_back_as_zeros_at_its_place() {
+    let gpu = device::gpu();
+    let buffer = gpu.allocate(64 << 20).unwrap();
+    if !buffer.can_suspend() {
+        eprintln!("NOT TESTED: this device has no virtual memory");
+        return;
+    }
+    let (at, free) = (buffer.ptr(), || gpu.memory_info().unwrap().free);
+    for _ in 0..2 {
+        buffer.fill(0, 64 << 20, 7).unwrap();
+        let before = free();
+        // SAFETY: nothing accesses the memory until it is resumed. It may be suspended twice.
+        unsafe {
+            buffer.suspend().unwrap();
+            buffer.suspend().unwrap();
+        }
+        // Other tests take little.
+        assert!(free() >= before + (32 << 20), "{before} and then {}", free());
+        buffer.resume().unwrap();
+        buffer.resume().unwrap();
+        let mut words = [1u64; 3];
+        buffer.read_params((64 << 20) - 24, &mut words).unwrap();
+        assert_eq!((buffer.ptr(), words), (at, [0; 3]));
+        buffer.write_params(8, &[5u64]).unwrap();
+    }
+    // SAFETY: it is dropped so.
+    unsafe { buffer.suspend().unwrap() };
+}
+
+#[test]
 fn sizes_that_cannot_be_are_errors() {
     let gpu = device::gpu();
     assert!(matches!(gpu.allocate(0), Err(Error::InvalidArgument(_))));

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::{
     abi::{CommProperties, Handle},
     answers::{answered, function},
-    memory, parameters,
+    group, memory, parameters,
     pointers::OutPointer,
     properties,
 };
@@ -22,14 +22,14 @@ nccl! {
         properties::memory(comm, stat).map(|number| place.set(number))
     }
 
-    /// Suspends a communicator: its calls are refused until it is resumed.
+    /// Gives the memory of a communicator back until it is resumed. Its calls are refused meanwhile.
     fn ncclCommSuspend/pncclCommSuspend(comm: Handle, flags: c_int) {
-        properties::suspend(comm, flags)
+        group::noted(properties::suspend(comm, flags))
     }
 
     /// Resumes a communicator that was suspended.
     fn ncclCommResume/pncclCommResume(comm: Handle) {
-        properties::resume(comm)
+        group::noted(properties::resume(comm))
     }
 
     /// The memory that this rank has registered as a window.

@@ -46,6 +46,9 @@ FUNCTIONS = {
     "ncclCommInitAll": (Result, [ctypes.POINTER(Comm), Int, Out]),
     "ncclCommAbort": (Result, [Comm]),
     "ncclCommGetAsyncError": (Result, [Comm, ctypes.POINTER(Result)]),
+    "ncclCommSuspend": (Result, [Comm, Int]),
+    "ncclCommResume": (Result, [Comm]),
+    "ncclCommMemStats": (Result, [Comm, Int, ctypes.POINTER(ctypes.c_uint64)]),
     "ncclMemAlloc": (Result, [ctypes.POINTER(Buffer), Count]),
     "ncclMemFree": (Result, [Buffer]),
 }
@@ -103,6 +106,9 @@ class Simulated:
         self.check(self.library.mscclppSimStreamEndCapture(stream, ctypes.byref(graph)))
         return lambda: self.check(self.library.mscclppSimGraphLaunch(graph, stream))
 
+    def free_bytes(self):
+        return None
+
     def write(self, address, data):
         ctypes.memmove(address, data, len(data))
 
@@ -148,6 +154,11 @@ class Gpus:
         self.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
         return lambda: self.call("cuGraphLaunch", executable, stream)
 
+    def free_bytes(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
     def write(self, address, data):
         self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
 
@@ -192,6 +203,9 @@ class Hip:
         self.call("hipStreamEndCapture", stream, ctypes.byref(graph))
         self.call("hipGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
         return lambda: self.call("hipGraphLaunch", executable, stream)
+
+    def free_bytes(self):
+        return None
 
     def copy(self, to, from_, size):
         self.call("hipMemcpyAsync", ctypes.c_void_p(to), ctypes.c_void_p(from_), ctypes.c_size_t(size), 4, self.copies)
@@ -239,6 +253,12 @@ def of_one_thread(path, ranks):
             library.ncclAllReduce(numbers.address, numbers.address, 3000, F32, SUM, comm, stream)
         library.ncclGroupEnd()
         assert devices.current() == before
+    # A group waits for all its ranks, which one call does not.
+    for name, more in (("ncclCommSuspend", [1]), ("ncclCommResume", [])):
+        library.ncclGroupStart()
+        for comm in comms:
+            getattr(library, name)(comm, *more)
+        library.ncclGroupEnd()
     for comm, (devices, stream, numbers) in zip(comms, parts):
         devices.synchronize(stream)
         assert numbers.read() == [float(sum(range(1, ranks + 1)) * ranks)] * 3000
@@ -333,6 +353,18 @@ def run(path, rank, ranks, exchange):
     window = ctypes.c_void_p()
     library.ncclCommWindowRegister(comm, send.address, 1024, ctypes.byref(window), 1)
     library.ncclCommWindowDeregister(comm, window)
+
+    # While the communicator is suspended, the device has its memory, if that can be given back. The graph is good again then.
+    suspendable, free = ctypes.c_uint64(), devices.free_bytes()
+    library.ncclCommMemStats(comm, 0, ctypes.byref(suspendable))
+    library.ncclCommSuspend(comm, 1)
+    print(f"{suspendable.value >> 20} MiB are given back; free: {free} bytes, then {devices.free_bytes()}", file=sys.stderr)
+    if free is not None:
+        assert suspendable.value > 0 and devices.free_bytes() - free >= suspendable.value // 2
+    library.ncclCommResume(comm)
+    devices.write(captured.address, struct.pack("256f", *[1.0] * 256))
+    replay()
+    expect(captured, [float(ranks * ranks)] * 256)
 
     # Each rank sends to the next one and receives from the one before, in one group.
     after, before = (rank + 1) % ranks, (rank - 1) % ranks

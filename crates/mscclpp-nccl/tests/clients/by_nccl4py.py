@@ -10,6 +10,7 @@ import concurrent.futures
 import ctypes
 import os
 import sys
+import threading
 import traceback
 
 os.environ["MSCCLPP_PLATFORM"] = "sim"
@@ -177,7 +178,8 @@ class Rank:
         assert (comm.team_cft().n_ranks, comm.team_cft_multimem.n_ranks) == (0, 0)
         assert comm.team_rank_to_world(lsa, 1) == comm.team_rank_to_lsa(world, 1) == 1
         total = comm.get_mem_stat(nccl.NcclCommMemStat.GPU_MEM_TOTAL)
-        assert total == comm.get_mem_stat(nccl.NcclCommMemStat.GPU_MEM_PERSIST) > 0
+        suspend = comm.get_mem_stat(nccl.NcclCommMemStat.GPU_MEM_SUSPEND)
+        assert suspend > 0 and total - suspend == comm.get_mem_stat(nccl.NcclCommMemStat.GPU_MEM_PERSIST)
         assert comm.get_async_error() == bindings.Result.Success
 
     def others(self):
@@ -188,13 +190,16 @@ class Rank:
             numbers.array[:] = 1.0
             comm.allreduce(numbers, numbers, nccl.SUM, stream=self.stream)
             self.expect(numbers, ranks)
+
+        def works_and_ends(comm, ranks):
+            adds(comm, ranks)
             comm.finalize()
             comm.destroy()
 
         part = comm.split(None if rank == 0 else 1, key=-rank)
         assert not part.is_valid if rank == 0 else (part.rank, part.nranks) == (2 - rank, 2)
         if rank > 0:
-            adds(part, 2)
+            works_and_ends(part, 2)
             shrunk = comm.shrink([0])
             assert (shrunk.rank, shrunk.nranks) == (rank - 1, 2)
             # The rank that was left out joins again.
@@ -207,17 +212,22 @@ class Rank:
             unique_id = nccl.UniqueId.from_bytes(GROWS.result(60))
             grown = nccl.Communicator().grow(RANKS, unique_id, rank=RANKS - 1)
         assert grown.rank == (rank - 1) % RANKS
-        adds(grown, RANKS)
+        works_and_ends(grown, RANKS)
         comm.suspend()
         assert comm.get_mem_stat(nccl.NcclCommMemStat.GPU_MEM_SUSPENDED) == 1
         refused(lambda: comm.allreduce(numbers, numbers, nccl.SUM), "suspended")
         comm.resume()
+        adds(comm, RANKS)
+        # An abort ends what other ranks still wait for.
+        WORKED.wait(60)
         comm.revoke()
         comm.abort()
         assert not comm.is_valid
         numbers.free()
 
 
+#: All ranks have seen that a resumed communicator works.
+WORKED = threading.Barrier(RANKS)
 #: The unique id with which a communicator grows.
 GROWS = concurrent.futures.Future()
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::support::nccl::{
-    CommProperties, Handle, INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, UNDEFINED, nccl, ranks,
+    CommProperties, Handle, INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, Stream, UNDEFINED, nccl, ranks,
 };
 
 const MAGIC: u32 = 0xcafe_beef;
@@ -59,7 +59,7 @@ fn properties_say_who_a_rank_is_and_what_there_is() {
 }
 
 #[test]
-fn memory_is_counted_and_none_can_be_suspended() {
+fn memory_is_counted() {
     ranks(2, |rank| {
         let nccl = nccl();
         let of = |statistic| {
@@ -73,12 +73,57 @@ fn memory_is_counted_and_none_can_be_suspended() {
             nccl.ok(code);
             value
         });
-        assert_eq!([suspend, suspended], [0, 0]);
-        assert_eq!(persist, total);
-        assert!(total > 1 << 20, "{total}");
+        assert_eq!((suspended, suspend + persist), (0, total));
+        assert!(suspend > 1 << 20 && persist > 0, "{suspend} and {persist}");
         nccl.fails(of(4).0, INVALID_ARGUMENT, "`stat` is 4");
         rank.destroy();
     });
+}
+
+/// Ranks of one thread are suspended in a group, with a window, and a graph that is replayed when they are resumed.
+#[test]
+fn all_ranks_of_a_thread_are_suspended_in_a_group() {
+    let (nccl, mut comms) = (nccl(), [ptr::null_mut(); 2]);
+    // SAFETY: memory and graphs live until the streams are synchronised; handles are written to places for them.
+    unsafe {
+        nccl.ok((nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, ptr::null()));
+        let all = |each: &dyn Fn(usize) -> c_int| {
+            nccl.ok((nccl.ncclGroupStart)());
+            (0..2).for_each(|r| nccl.ok(each(r)));
+            nccl.ok((nccl.ncclGroupEnd)());
+        };
+        let parts = [0, 1].map(|r| {
+            nccl.set_device(r);
+            (Stream::new(), Numbers::new(&[0f32; 40_000]))
+        });
+        let windows = Mutex::new([ptr::null_mut(); 2]);
+        all(&|r| {
+            let place = &raw mut windows.lock().expect("no panic")[r];
+            (nccl.ncclCommWindowRegister)(comms[r], parts[r].1.ptr(), 160_000, place, 0)
+        });
+        let mut graphs = [ptr::null_mut(); 2];
+        for (r, (stream, numbers)) in parts.iter().enumerate() {
+            let (p, half) = (numbers.ptr(), numbers.at(20_000 * r));
+            nccl.ok((nccl.mscclppSimStreamBeginCapture)(stream.0));
+            nccl.ok((nccl.ncclAllReduce)(half, half, 20_000, 7, 0, comms[r], stream.0));
+            nccl.ok((nccl.ncclAllGather)(half, p, 20_000, 7, comms[r], stream.0));
+            nccl.ok((nccl.mscclppSimStreamEndCapture)(stream.0, &raw mut graphs[r]));
+        }
+        for round in 1..=3 {
+            for (r, (stream, numbers)) in parts.iter().enumerate() {
+                numbers.write(&[round as f32; 40_000]);
+                nccl.ok((nccl.mscclppSimGraphLaunch)(graphs[r], stream.0));
+            }
+            for (stream, numbers) in &parts {
+                stream.synchronize();
+                assert_eq!(numbers.read(), [2.0 * round as f32; 40_000], "round {round}");
+            }
+            all(&|r| (nccl.ncclCommSuspend)(comms[r], 1));
+            all(&|r| (nccl.ncclCommResume)(comms[r]));
+        }
+        (0..2).for_each(|r| nccl.ok((nccl.mscclppSimGraphDestroy)(graphs[r])));
+        (0..2).for_each(|r| nccl.ok((nccl.ncclCommDestroy)(comms[r])));
+    }
 }
 
 #[test]

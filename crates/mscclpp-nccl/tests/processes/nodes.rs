@@ -172,6 +172,13 @@ fn all_calls(rank: Rank) {
         }
         nccl.ok((nccl.mscclppSimGraphDestroy)(graph));
 
+        // The memory within the node is given back for a while.
+        let mut suspendable = 0;
+        nccl.ok((nccl.ncclCommMemStats)(comm, 0, &raw mut suspendable));
+        assert!(suspendable > 1 << 20, "{suspendable}");
+        nccl.ok((nccl.ncclCommSuspend)(comm, 1));
+        nccl.ok((nccl.ncclCommResume)(comm));
+
         // The blocks of a call can be bounded, but no protocol chosen.
         let config = CollConfig { max_ctas: 1, ..CollConfig::INITIAL };
         let bounded = (nccl.ncclAllReduceConfig)(p, q, 16, F32, 0, comm, stream, &raw const config);

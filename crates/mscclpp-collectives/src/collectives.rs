@@ -1,12 +1,13 @@
 //! The collectives of one rank: calls in, launches out.
 
 use std::{
+    cell::Cell,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use mscclpp::{
-    DeviceBuffer, Gpu, Stream,
+    DeviceBuffer, Event, Gpu, Stream,
     engine::LastCall,
     errors::CoreError,
     gpu::{Abort, KernelWait},
@@ -148,9 +149,33 @@ impl Collectives {
         unsafe { self.submit(requests, Call { selector, ..self.call(stream, &[]) }) }
     }
 
+    /// Puts collectives into `stream`, as [`Self::enqueue_with`] does, and records `event` when the first kernel of them has begun
+    /// ([`Kernel::launch_recording`](mscclpp::Kernel::launch_recording)), or behind them if they need no kernel. Ranks may have
+    /// events or not.
+    ///
+    /// # Safety
+    /// The same as of [`Self::enqueue`].
+    ///
+    /// # Errors
+    /// The same as of [`Self::enqueue`].
+    pub unsafe fn enqueue_recording(
+        &self,
+        requests: &[Request<'_>],
+        stream: &Stream,
+        selector: Option<&dyn Selector>,
+        event: &Event,
+    ) -> Result<()> {
+        let begun = Cell::new(Some(event.clone()));
+        let call = Call { begun: Some(&begun), ..self.call(stream, &[]) };
+        let call = selector.map_or(call, |selector| Call { selector, ..call });
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(requests, call)? };
+        Ok(begun.take().map_or(Ok(()), |event| stream.record(&event))?)
+    }
+
     /// A call into `stream` that keeps `buffers`.
     pub(crate) fn call<'a>(&'a self, stream: &'a Stream, buffers: &'a [&'a DeviceBuffer]) -> Call<'a> {
-        Call { stream, buffers, selector: &*self.rank.options.selector }
+        Call { stream, buffers, selector: &*self.rank.options.selector, begun: None }
     }
 
     /// Plans requests, and puts them into the stream of `call`. Keeps its buffers until the calls are complete.

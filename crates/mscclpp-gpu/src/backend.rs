@@ -160,6 +160,8 @@ pub(crate) struct Submission<'a> {
         allow(dead_code, reason = "all the same to Sim")
     )]
     pub(crate) cooperative: bool,
+    /// The event that is recorded when all blocks have begun, or in front of the launch where the platform cannot.
+    pub(crate) event: Option<&'a Arc<dyn EventBackend>>,
 }
 
 pub(crate) trait KernelBackend: Send + Sync {

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::{
-    DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig, Platform,
-    Result, Stream,
+    DevicePtr, Error, Event, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig,
+    Platform, Result, Stream,
     backend::{KernelBackend, ModuleBackend, Submission},
     fork::OfProcess,
     parameter_names::parameter_names,
@@ -186,7 +186,28 @@ impl Kernel {
     /// of an argument that has no value; [`Error::Driver`].
     pub unsafe fn launch(&self, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.submit(stream, Submission { config, args, cooperative: false }) }
+        unsafe { self.submit(stream, Submission { config, args, cooperative: false, event: None }) }
+    }
+
+    /// Launches like [`Kernel::launch`], and records `event` when all blocks of the kernel have begun: for work in other streams
+    /// that is to begin after the kernel, and not to wait for its end. Where the driver cannot do that (CUDA before 12.3, HIP,
+    /// simulated devices), the event is recorded in front of the launch. On CUDA it must be one without timing.
+    ///
+    /// # Safety
+    /// The same as for [`Kernel::launch`].
+    ///
+    /// # Errors
+    /// The errors of [`Kernel::launch`]; [`Error::Driver`] for an event with timing.
+    pub unsafe fn launch_recording(
+        &self,
+        stream: &Stream,
+        config: LaunchConfig,
+        args: &KernelArgs,
+        event: &Event,
+    ) -> Result<()> {
+        let event = Some(event.backend()?);
+        // SAFETY: the caller's promise.
+        unsafe { self.submit(stream, Submission { config, args, cooperative: false, event }) }
     }
 
     /// Launches like [`Kernel::launch`], for blocks that wait for each other: a grid that does not fit on the device at
@@ -216,7 +237,7 @@ impl Kernel {
             )));
         }
         // SAFETY: the caller's promise.
-        unsafe { self.submit(stream, Submission { config, args, cooperative: true }) }
+        unsafe { self.submit(stream, Submission { config, args, cooperative: true, event: None }) }
     }
 
     /// # Safety

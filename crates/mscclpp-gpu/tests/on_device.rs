@@ -2,7 +2,7 @@
 
 mod needs;
 
-use std::{process::ExitCode, ptr, thread};
+use std::{process::ExitCode, ptr, sync::atomic::Ordering, thread, time::Duration};
 
 use libtest_mimic::Arguments;
 use mscclpp_gpu::{DevicePtr, KernelArgs, KernelSource, LaunchConfig, Module, Platform, test_support};
@@ -34,6 +34,11 @@ fn main() -> ExitCode {
             1,
             "a_kernel_with_much_local_memory_starts_while_another_waits_for_it",
             a_kernel_with_much_local_memory_starts_while_another_waits_for_it,
+        ),
+        needs::cuda_devices(
+            1,
+            "a_launch_records_an_event_when_its_kernel_has_begun",
+            a_launch_records_an_event_when_its_kernel_has_begun,
         ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -119,7 +124,7 @@ fn a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel() {
         let args = KernelArgs::new().with(&out).with(DevicePtr::NULL);
         // SAFETY: the arguments are those of the kernel, which uses no channel.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 256), &args).unwrap() };
-        stream.synchronize_timeout(std::time::Duration::from_secs(60)).unwrap();
+        stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
         let mut bytes = vec![0; 40 << 10];
         out.read(0, &mut bytes).unwrap();
         let numbers: Vec<i32> = bytes.as_chunks().0.iter().map(|n| i32::from_ne_bytes(*n)).collect();
@@ -158,9 +163,40 @@ fn a_kernel_with_much_local_memory_starts_while_another_waits_for_it() {
     launch("waits", &waiting, &KernelArgs::new().with(words.ptr()).with(found));
     launch("says", &other, &KernelArgs::new().with(words.ptr()).with(1u32));
     for stream in [&waiting, &other] {
-        stream.synchronize_timeout(std::time::Duration::from_secs(60)).unwrap();
+        stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
     }
     let mut bytes = [0; 16];
     words.read(0, &mut bytes).unwrap();
     assert_eq!(bytes.as_chunks().0.iter().map(|n| u64::from_ne_bytes(*n)).collect::<Vec<_>>(), [1, 1]);
+}
+
+fn a_launch_records_an_event_when_its_kernel_has_begun() {
+    let source = KernelSource::new(
+        "gate.cu",
+        r#"
+        // The kernel gives up after some seconds.
+        extern "C" __global__ void gate(volatile unsigned long long* word) {
+          const long long until = clock64() + (20ll << 30);
+          while (*word == 0 && clock64() < until) {}
+        }
+        "#,
+    );
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    let gate = Module::load(&gpu, &source).unwrap().kernel("gate").unwrap();
+    let (words, stream, event) =
+        (gpu.allocate_pinned(16).unwrap(), gpu.stream().unwrap(), gpu.event(false).unwrap());
+    let args = |i: u64| KernelArgs::new().with(words.ptr().add(8 * i)).keeping(words.clone());
+    let open = |i: u64| words.word(8 * i).unwrap().store(1, Ordering::Release);
+    let one = LaunchConfig::linear(1, 1);
+    // SAFETY: the argument is that of the kernel, and the launches keep the words.
+    unsafe {
+        gate.launch(&stream, one, &args(0)).unwrap();
+        gate.launch_recording(&stream, one, &args(1), &event).unwrap();
+    }
+    assert!(!event.query().unwrap(), "the first kernel holds the second up");
+    open(0);
+    event.synchronize_timeout(Duration::from_secs(5)).unwrap();
+    assert!(!stream.query().unwrap(), "the second kernel runs");
+    open(1);
+    stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
 }

@@ -55,12 +55,13 @@ pub(crate) fn submit(calls: &[Call]) -> Result<(), Failure> {
     nccl.check("ncclGroupStart", std::ptr::null_mut(), unsafe { (nccl.group_start)() })?;
     let made = calls.iter().try_for_each(|call| {
         let Backend::Handed(Handed { comm, .. }) = *call.comm.backend()? else { return Ok(()) };
-        if call.launch_event.is_some() {
+        if let Some(event) = call.launch_event {
+            let gpu = &call.comm.gpu;
             // SAFETY: the caller of `group::make_with` promised a live stream and event of the communicator's device.
-            unsafe {
-                let stream = streams::of(&call.comm.gpu, call.arguments.stream)?;
-                streams::record_launch(&call.comm.gpu, call, &stream)?;
-            }
+            let (stream, event) =
+                unsafe { (streams::of(gpu, call.arguments.stream)?, streams::event_of(gpu, event)?) };
+            // NCCL's own version may not take events.
+            stream.record(&event)?;
         }
         // SAFETY: the caller of `group::make` promised what NCCL asks for.
         nccl.check("call", comm, unsafe { call_of(nccl, comm, call.what, &call.arguments) }).map(drop)

@@ -168,8 +168,8 @@ pub(crate) fn of_window(comm: Handle, window: Handle) -> Result<*mut c_void, Fai
     windows.get(&window.addr()).map(|window| window.at).ok_or_else(|| unknown(&comm, window))
 }
 
-/// `ncclGetPeerDevicePointer`: the address at which this rank's device reaches the memory that a
-/// rank has registered in a window. Reading and writing there is the program's to order.
+/// `ncclGetPeerDevicePointer`: the address at which this rank's device reaches the memory that a rank has registered in a window;
+/// NULL if it does not reach it. Reading and writing there is the program's to order.
 pub(crate) fn of_peer(window: Handle, offset: usize, peer: c_int) -> Result<*mut c_void, Failure> {
     let comm = comm::with_window(window)?;
     let (own, ranks) = comm.position()?;
@@ -180,18 +180,14 @@ pub(crate) fn of_peer(window: Handle, offset: usize, peer: c_int) -> Result<*mut
         Some(registered) => registered.of(peer).map(|(at, bytes)| (at.as_mut_ptr(), bytes)),
         None => (peer == own).then_some((window.at, window.bytes as u64)),
     };
-    let (at, bytes) = place.ok_or_else(|| {
-        Failure::usage(format!(
-            "rank {peer}'s memory of the window is not mapped on rank {own}: it cannot be shared"
-        ))
-    })?;
+    let Some((at, bytes)) = place else { return Ok(ptr::null_mut()) };
     if offset as u64 >= bytes {
         return Err(Failure::argument(format!("`offset` is {offset} in a window of {bytes} bytes")));
     }
     Ok(at.wrapping_byte_add(offset))
 }
 
-/// `ncclGetLsaDevicePointer`: as [`of_peer`], for a rank of this node.
+/// `ncclGetLsaDevicePointer`: as [`of_peer`], for a rank of this node, whose memory the device must reach.
 pub(crate) fn of_lsa_peer(window: Handle, offset: usize, peer: c_int) -> Result<*mut c_void, Failure> {
     if let Backend::Ours(ours) = comm::with_window(window)?.formed()?
         && !ours.has_signals()
@@ -201,7 +197,13 @@ pub(crate) fn of_lsa_peer(window: Handle, offset: usize, peer: c_int) -> Result<
              other's memory",
         ));
     }
-    of_peer(window, offset, peer)
+    let at = of_peer(window, offset, peer)?;
+    if at.is_null() {
+        return Err(Failure::usage(format!(
+            "rank {peer}'s memory of the window is not mapped here: it cannot be shared"
+        )));
+    }
+    Ok(at)
 }
 
 /// The communicator of a handle, checked for registering `buffer` with it.

@@ -2,8 +2,8 @@
 
 use std::{slice, sync::Arc};
 
-use mscclpp::Stream;
-use mscclpp_collectives::Request;
+use mscclpp::{Event, Stream};
+use mscclpp_collectives::{Request, Selector};
 
 use crate::{
     abi::{Code, Handle},
@@ -54,13 +54,13 @@ fn submit_of(calls: &[Call]) -> Result<(), Failure> {
 fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> {
     // SAFETY: the caller of `group::make` promised streams of the communicator's device.
     let open = |handle: Handle| unsafe { streams::of(&comm.gpu, handle) };
+    // A group has one event for a communicator. Its first launch records it.
+    let event = calls.iter().find_map(|call| call.launch_event);
     // SAFETY: the caller of `group::make_with` promised a live event of the communicator's device.
-    let record = |call: &Call, stream| unsafe { streams::record_launch(&comm.gpu, call, stream) };
-    if let [call @ Call { request: Some(request), arguments, choice, .. }] = calls {
+    let mut event = event.map(|event| unsafe { streams::event_of(&comm.gpu, event) }).transpose()?;
+    if let [Call { request: Some(request), arguments, choice, .. }] = calls {
         let handle = arguments.stream;
-        let stream = open(handle)?;
-        record(call, &stream)?;
-        return enqueue(comm, ours, slice::from_ref(request), *choice, (handle, &stream));
+        return enqueue(comm, ours, slice::from_ref(request), (*choice, event), (handle, &open(handle)?));
     }
     let mut handles: Vec<Handle> = Vec::new();
     for call in calls {
@@ -74,10 +74,9 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
     // for it after them.
     let Some((stream, others)) = streams.split_first() else { return Ok(()) };
     stream.join(&others.iter().collect::<Vec<_>>(), || {
-        calls.iter().try_for_each(|call| record(call, stream))?;
-        by_choice(calls)
-            .into_iter()
-            .try_for_each(|(choice, requests)| enqueue(comm, ours, &requests, choice, (handle, stream)))
+        by_choice(calls).into_iter().try_for_each(|(choice, requests)| {
+            enqueue(comm, ours, &requests, (choice, event.take()), (handle, stream))
+        })
     })
 }
 
@@ -100,16 +99,21 @@ fn enqueue(
     comm: &Comm,
     ours: &Ours,
     requests: &[Request<'static>],
-    choice: Choice,
+    (choice, event): (Choice, Option<Event>),
     (handle, stream): (Handle, &Stream),
 ) -> Result<(), Failure> {
     let timed = ours.statistics.begin(&comm.gpu, stream, requests);
     ours.recorder.put(&comm.gpu, (handle, stream), requests, || {
         // SAFETY: the caller of `group::make` promised for each call what `enqueue` asks for.
         let put = unsafe {
-            match choice == Choice::default() {
-                true => ours.collectives.enqueue(requests, stream),
-                false => ours.collectives.enqueue_with(requests, stream, &choice),
+            let collectives = &ours.collectives;
+            match (&event, choice == Choice::default()) {
+                (None, true) => collectives.enqueue(requests, stream),
+                (None, false) => collectives.enqueue_with(requests, stream, &choice),
+                (Some(event), usual) => {
+                    let selector = (!usual).then_some(&choice as &dyn Selector);
+                    collectives.enqueue_recording(requests, stream, selector, event)
+                }
             }
         };
         Ok(put?)

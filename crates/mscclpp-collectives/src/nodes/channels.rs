@@ -321,7 +321,7 @@ impl Channels {
         let config = LaunchConfig::linear(across.count * across.lanes, rank.threads());
         let args = call.keeping(&self.owner).with(across);
         // SAFETY: it is its parameter; the caller answers for the memory.
-        unsafe { self.move_across.launch(call.stream, config, &args)? };
+        unsafe { call.launch(&self.move_across, config, &args)? };
         Ok(())
     }
 
@@ -363,7 +363,7 @@ impl Channels {
         let config = LaunchConfig::linear(across.lanes, rank.threads());
         let args = call.keeping(&self.owner).with(across);
         // SAFETY: it is its parameter; the caller answers for the memory.
-        unsafe { kernel.launch(call.stream, config, &args)? };
+        unsafe { call.launch(kernel, config, &args)? };
         Ok(())
     }
 

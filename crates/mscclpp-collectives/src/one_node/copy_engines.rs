@@ -85,7 +85,7 @@ impl OneNode {
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
         let kernel = self.kernels.of(selection, None, DataType::U8)?;
         // SAFETY: these are its parameters; what it moves is memory of this communicator's.
-        unsafe { kernel.launch(call.stream, config, &args)? };
+        unsafe { call.launch(kernel, config, &args)? };
         Ok(())
     }
 }

@@ -144,7 +144,7 @@ impl OneNode {
         let args = call.keeping(&self.owner).with(self.handle).with(all);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { kernel.launch(call.stream, config, &args)? };
+        unsafe { call.launch(kernel, config, &args)? };
         Ok(true)
     }
 
@@ -188,7 +188,7 @@ impl OneNode {
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
         let kernel = self.kernels.of_group(WordOperation::of(plan.op, plan.data_type));
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { kernel.launch(call.stream, config, &args)? };
+        unsafe { call.launch(kernel, config, &args)? };
         Ok(true)
     }
 

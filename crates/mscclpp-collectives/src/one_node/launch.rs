@@ -55,7 +55,7 @@ impl OneNode {
             (&self.kernels.many_messages, args.with(sends))
         };
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { kernel.launch(call.stream, LaunchConfig::linear(blocks, threads), &args)? };
+        unsafe { call.launch(kernel, LaunchConfig::linear(blocks, threads), &args)? };
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl OneNode {
             let args = args.with(self.handle).with(collective);
             let config = LaunchConfig::linear(selection.blocks, selection.threads);
             // SAFETY: the algorithm has promised that it is right; the caller answers for the memory.
-            unsafe { launch.kernel.launch(call.stream, config, &args)? };
+            unsafe { call.launch(&launch.kernel, config, &args)? };
             return Ok(());
         }
         let selection = self.choose(call.selector, &query);
@@ -121,7 +121,7 @@ impl OneNode {
         }
         let kernel = self.kernels.of(selection, plan.op, plan.data_type)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { kernel.launch(call.stream, config, &args)? };
+        unsafe { call.launch(kernel, config, &args)? };
         Ok(())
     }
 

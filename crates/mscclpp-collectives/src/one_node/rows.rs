@@ -28,7 +28,7 @@ impl OneNode {
         let args = args.with(self.handle).with(self.rows_call(rank, rows, selection));
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
         // SAFETY: the caller answers for the kernel, its other parameters and their memory.
-        unsafe { kernel.launch(call.stream, config, &args)? };
+        unsafe { call.launch(kernel, config, &args)? };
         Ok(())
     }
 

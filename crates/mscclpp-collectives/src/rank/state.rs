@@ -1,9 +1,12 @@
 //! The state of a rank's collectives.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicBool};
+use std::{
+    cell::Cell,
+    sync::{Arc, OnceLock, atomic::AtomicBool},
+};
 
 use mscclpp::{
-    Communicator, DeviceBuffer, Gpu, KernelArgs, Platform, Stream,
+    Communicator, DeviceBuffer, Event, Gpu, Kernel, KernelArgs, LaunchConfig, Platform, Stream,
     engine::{CallOrder, DeviceRoom, Group},
     gpu::{KernelArgument, Owner},
 };
@@ -50,6 +53,8 @@ pub(crate) struct Call<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) buffers: &'a [&'a DeviceBuffer],
     pub(crate) selector: &'a dyn Selector,
+    /// The event that the first kernel records when it has begun.
+    pub(crate) begun: Option<&'a Cell<Option<Event>>>,
 }
 
 impl RankState {
@@ -144,5 +149,25 @@ impl Call<'_> {
     /// Returns empty arguments that keep `owner` and the buffers of the call.
     pub(crate) fn keeping(&self, owner: &Owner) -> KernelArgs {
         KernelArgs::new().with_owner(owner.clone()).keeping_each(self.buffers.iter().copied())
+    }
+
+    /// Launches a kernel in the stream of the call.
+    ///
+    /// # Safety
+    /// The same as of [`Kernel::launch`].
+    pub(crate) unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        config: LaunchConfig,
+        args: &KernelArgs,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let launched = unsafe {
+            match self.begun.and_then(Cell::take) {
+                Some(event) => kernel.launch_recording(self.stream, config, args, &event),
+                None => kernel.launch(self.stream, config, args),
+            }
+        };
+        Ok(launched?)
     }
 }

@@ -3,7 +3,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::{
     AccessDesc, AllocationProp, CUcontext, CUdevice, CUdeviceptr, CUevent_st, CUfunc_st, CUfunction,
     CUgraph_st, CUgraphExec_st, CUgraphNode_st, CUmemGenericAllocationHandle, CUmemoryPool, CUmod_st,
-    CUmodule, CUstream, CUstream_st, CUstreamBatchMemOpParams, CUuserObject_st, CuResult, Location,
+    CUmodule, CUstream, CUstream_st, CUstreamBatchMemOpParams, CUuserObject_st, CuResult, KernelLaunch,
+    Location,
 };
 use crate::{library::Library, table::entry_points};
 
@@ -108,6 +109,8 @@ entry_points! {
         func_set_attribute: c"cuFuncSetAttribute" => fn(CUfunction, c_uint, c_int);
     }
     optional {
+        launch_kernel_ex: c"cuLaunchKernelEx"
+            => fn(*const KernelLaunch, CUfunction, *mut *mut c_void, *mut *mut c_void);
         flush_gpu_direct_rdma_writes: c"cuFlushGPUDirectRDMAWrites" => fn(c_uint, c_uint);
         func_get_param_info: c"cuFuncGetParamInfo" => fn(CUfunction, usize, *mut usize, *mut usize);
         func_load: c"cuFuncLoad" => fn(CUfunction);

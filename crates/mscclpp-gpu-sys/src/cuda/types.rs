@@ -97,8 +97,50 @@ pub struct AccessDesc {
     pub flags: u32,
 }
 
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct KernelLaunch {
+    /// The number of blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// The number of threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// The dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// The stream.
+    pub stream: sys::CUstream,
+    /// What else there is to say of the launch.
+    pub attributes: *const LaunchCompletion,
+    /// The number of attributes.
+    pub attribute_count: u32,
+}
+
+/// `CUlaunchAttribute` with `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`, of CUDA 12.3: an event that is recorded when all blocks
+/// of a kernel have begun.
+#[repr(C)]
+#[derive(Debug)]
+pub struct LaunchCompletion {
+    id: u64,
+    event: sys::CUevent,
+    flags: u32,
+    reserved: [u32; 13],
+}
+
+impl LaunchCompletion {
+    /// The version of the driver that has it, as `cuDriverGetVersion` says it.
+    pub const SINCE: i32 = 12_030;
+
+    /// The attribute for an event, which was made without timing.
+    #[must_use]
+    pub const fn of(event: sys::CUevent) -> Self {
+        Self { id: 12, event, flags: 0, reserved: [0; 13] }
+    }
+}
+
 // These layouts are those of the driver's header, as cudarc declares them.
 const _: () = {
+    assert!(size_of::<KernelLaunch>() == size_of::<sys::CUlaunchConfig>());
+    assert!(size_of::<LaunchCompletion>() == size_of::<sys::CUlaunchAttribute>());
     assert!(size_of::<Location>() == size_of::<sys::CUmemLocation>());
     assert!(size_of::<AllocationProp>() == size_of::<sys::CUmemAllocationProp>());
     assert!(align_of::<AllocationProp>() == align_of::<sys::CUmemAllocationProp>());

@@ -7,13 +7,14 @@ use std::{
 };
 
 use mscclpp_gpu_sys::cuda::{
-    CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CuResult, Driver,
+    CUevent_st, CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUstream_st, CuResult,
+    Driver, KernelLaunch, LaunchCompletion,
 };
 use parking_lot::Mutex;
 
 use super::{Device, cubin, ptx, source};
 use crate::{
-    Error, KernelParameter, KernelSource, Result,
+    Error, KernelParameter, KernelSource, LaunchConfig, Result,
     backend::ModuleBackend,
     driver::{
         api::Modules,
@@ -54,6 +55,30 @@ impl Modules<Self> for Driver {
             attribute(self, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
         );
         parameters(self, function)
+    }
+
+    unsafe fn launch_recording(
+        &self,
+        function: *mut CUfunc_st,
+        config: LaunchConfig,
+        stream: *mut CUstream_st,
+        params: *mut *mut c_void,
+        event: *mut CUevent_st,
+    ) -> Option<(&'static str, CuResult)> {
+        let launch = self.launch_kernel_ex.filter(|_| records_launches(self))?;
+        let attribute = LaunchCompletion::of(event);
+        let LaunchConfig { grid, block, shared_bytes } = config;
+        let config = KernelLaunch {
+            grid,
+            block,
+            shared_bytes,
+            stream,
+            attributes: &raw const attribute,
+            attribute_count: 1,
+        };
+        // SAFETY: the caller's promise; the driver reads `config` and its attribute before it returns.
+        let result = unsafe { launch(&raw const config, function, params, std::ptr::null_mut()) };
+        Some(("cuLaunchKernelEx", result))
     }
 
     fn allow_shared(&self, state: &SharedBytes, function: *mut CUfunc_st, bytes: u32) -> Result<()> {
@@ -115,6 +140,14 @@ unsafe fn load_image(
     }
     provide_local(driver, most_local);
     Ok((module, most_shared <= DEFAULT_SHARED_BYTES))
+}
+
+/// Whether the driver records events when the blocks of a kernel have begun.
+fn records_launches(driver: &Driver) -> bool {
+    let mut version = 0;
+    // SAFETY: `version` is valid for the write.
+    let result = unsafe { (driver.driver_get_version)(&raw mut version) };
+    result == CuResult::SUCCESS && version >= LaunchCompletion::SINCE
 }
 
 /// Loads a function of a module that lives.

@@ -1,7 +1,10 @@
 //! The interface of a platform with a GPU driver: the driver's types and entry points, and the parts that differ between
 //! platforms. All else is written once, in this folder, for all of them.
 
-use std::{ffi::c_int, sync::Arc};
+use std::{
+    ffi::{c_int, c_void},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 
@@ -11,7 +14,8 @@ use super::{
     stream::Stream,
 };
 use crate::{
-    DevicePtr, GpuDirect, GpuProperties, KernelParameter, KernelSource, MemoryExport, Platform, Result,
+    DevicePtr, GpuDirect, GpuProperties, KernelParameter, KernelSource, LaunchConfig, MemoryExport, Platform,
+    Result,
     backend::{MemoryBackend, ModuleBackend},
     memory::ExportHandle,
 };
@@ -138,6 +142,20 @@ pub(crate) trait Modules<D: Api> {
     /// Makes a function ready to be launched. Its parameters, where the driver knows them. The device is the thread's.
     fn prepare(&self, _name: &str, _function: *mut D::Function) -> Result<Option<Vec<KernelParameter>>> {
         Ok(None)
+    }
+    /// Launches a function, and records the event when all its blocks have begun. None, with nothing done, if the driver cannot.
+    ///
+    /// # Safety
+    /// As [`crate::Kernel::launch`]; stream, function and event live, and the pointer is that of as many arguments.
+    unsafe fn launch_recording(
+        &self,
+        _function: *mut D::Function,
+        _config: LaunchConfig,
+        _stream: *mut D::Stream,
+        _params: *mut *mut c_void,
+        _event: *mut D::Event,
+    ) -> Option<(&'static str, D::Code)> {
+        None
     }
     /// Lets launches of a function have so much dynamic shared memory. The device is the thread's.
     fn allow_shared(

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use super::{
     api::{Api, Handle},
     device::Device,
+    event::event_of,
     failure::{check, failure, log_failure},
     stream::Stream,
 };
@@ -144,7 +145,7 @@ struct Kernel<D: Api> {
 impl<D: Api> KernelBackend for Kernel<D> {
     unsafe fn launch(&self, stream: &dyn StreamBackend, submission: Submission<'_>) -> Result<()> {
         const ON_STACK: usize = 16;
-        let Submission { config, args, cooperative } = submission;
+        let Submission { config, args, cooperative, event } = submission;
         let stream = Stream::<D>::of(stream)?;
         let device = self.module.device;
         let _bound = device.context.bind()?;
@@ -161,10 +162,20 @@ impl<D: Api> KernelBackend for Kernel<D> {
         };
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let (function, shared, params) = (self.function.0, config.shared_bytes, params.as_mut_ptr());
-        // SAFETY: the function and the stream live. `params` points to as many arguments as the kernel has, each of its
-        // type (the caller's promise); the driver copies them before it returns and does not write to them.
+        let raw = event.map(|event| event_of::<D>(&**event)).transpose()?;
+        // SAFETY: the function, the stream and the event live. `params` points to as many arguments as the kernel has, each of
+        // its type (the caller's promise); the driver copies them before it returns and does not write to them.
+        let recorded = raw.and_then(|event| unsafe {
+            device.driver().launch_recording(function, config, stream.handle(), params, event.handle())
+        });
+        if let (Some(event), None) = (event, &recorded) {
+            stream.record(event)?;
+        }
+        // SAFETY: the same as above.
         let (call, result) = unsafe {
-            if cooperative {
+            if let Some(recorded) = recorded {
+                recorded
+            } else if cooperative {
                 let Entry(name, launch) = device.functions().launch_cooperative_kernel;
                 (name, launch(function, gx, gy, gz, bx, by, bz, shared, stream.handle(), params))
             } else {

@@ -50,9 +50,10 @@ struct SimKernel {
 
 impl KernelBackend for SimKernel {
     unsafe fn launch(&self, stream: &dyn StreamBackend, submission: Submission<'_>) -> Result<()> {
-        let Submission { config, args, cooperative: _ } = submission;
+        let Submission { config, args, cooperative: _, event } = submission;
         // SAFETY: the caller's promise.
         let launch = unsafe { Launch::new(Arc::clone(&self.library), self.kernel, config, args.clone())? };
+        event.map_or(Ok(()), |event| stream.record(event))?;
         SimStream::of(stream)?.queue().submit(super::queue::Op::Launch(Arc::new(launch)))
     }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::{
     abi::{CommProperties, Handle},
     answers::{answered, function},
-    group, memory, parameters,
+    comm, group, memory, parameters,
     pointers::OutPointer,
     properties,
 };
@@ -38,7 +38,7 @@ nccl! {
         memory::of_window(comm, win).map(|memory| place.set(memory))
     }
 
-    /// The address at which this rank's device reaches a peer's part of a window.
+    /// The address at which this rank's device reaches a peer's part of a window, or NULL.
     fn ncclGetPeerDevicePointer/pncclGetPeerDevicePointer(
         window: Handle, offset: usize, peer: c_int, outPtr: *mut *mut c_void,
     ) {
@@ -52,6 +52,14 @@ nccl! {
     ) {
         let place = OutPointer::at(outPtr, "outPtr")?;
         memory::of_lsa_peer(window, offset, lsaRank).map(|memory| place.set(memory))
+    }
+
+    /// The multimem address of a window: there is none, so it is NULL.
+    fn ncclGetLsaMultimemDevicePointer/pncclGetLsaMultimemDevicePointer(
+        window: Handle, _offset: usize, outPtr: *mut *mut c_void,
+    ) {
+        let place = OutPointer::at(outPtr, "outPtr")?;
+        comm::with_window(window).map(|_| place.set(std::ptr::null_mut()))
     }
 
     /// The handle of a parameter.

@@ -60,13 +60,6 @@ nccl! {
         not_covered("messages of kernels of NCCL's device API")
     }
 
-    /// Refuses the call, which is not covered.
-    fn ncclGetLsaMultimemDevicePointer/pncclGetLsaMultimemDevicePointer(
-        _window: Handle, _offset: usize, _outPtr: *mut *mut c_void,
-    ) {
-        not_covered("multimem addresses of windows")
-    }
-
     /// Refuses the call, which is not covered. Its other arguments are not read.
     fn ncclGetMultimemDevicePointer/pncclGetMultimemDevicePointer(_window: Handle, _offset: usize) {
         not_covered("multimem addresses of windows")

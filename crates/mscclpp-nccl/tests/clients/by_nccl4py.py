@@ -159,7 +159,7 @@ class Rank:
         comm.signal(after, signal_index=3, context=1, stream=self.stream)
         comm.wait_signal([nccl.WaitSignalDesc(before, signal_index=3, context=1)], stream=self.stream)
         self.expect(part, self.rank + 1.0)
-        refused(window.get_lsa_multimem_device_pointer, "multimem")
+        assert window.get_lsa_multimem_device_pointer() is None
         refused(lambda: window.get_peer_le_info(after), "CFT")
         refused(comm.create_dev_comm, "device API")
         # Peers write into the window until all have deregistered it.

@@ -167,6 +167,8 @@ fn a_window_says_where_peers_have_their_parts() {
             assert_eq!(at, numbers.at(20));
             nccl.ok((nccl.ncclGetLsaDevicePointer)(window, 8, rank.rank as c_int, &raw mut at));
             assert_eq!(at, numbers.at(21));
+            nccl.ok((nccl.ncclGetLsaMultimemDevicePointer)(window, 8, &raw mut at));
+            assert!(at.is_null());
             nccl.ok((nccl.ncclGetPeerDevicePointer)(window, 632, peer, &raw mut at));
             at.cast::<u64>().write_volatile(rank.rank as u64 + 100);
             written.wait();

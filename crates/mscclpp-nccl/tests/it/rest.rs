@@ -85,7 +85,6 @@ fn what_is_not_covered_says_so() {
         refused((nccl.ncclLLA2ACreateRequirement)(1, 1, null, null));
         refused((nccl.ncclCftBarrierCreateRequirement)(team, 1, null, null));
         let (mut at, mut id, mut offset) = (null, 0, 0);
-        refused((nccl.ncclGetLsaMultimemDevicePointer)(null, 0, &raw mut at));
         refused((nccl.ncclGetMultimemDevicePointer)(null, 0, 0, &raw mut at));
         refused((nccl.ncclGetMultimemDeviceLeInfo)(null, 0, &raw mut id, &raw mut offset));
         refused((nccl.ncclGetCftDeviceLeInfo)(null, 0, 0, team, &raw mut id, &raw mut offset));

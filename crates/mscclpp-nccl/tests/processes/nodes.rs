@@ -192,6 +192,10 @@ fn all_calls(rank: Rank) {
         nccl.ok((nccl.ncclCommWindowRegister)(comm, q, 256, &raw mut window, 1));
         let refused = (nccl.ncclGetLsaDevicePointer)(window, 0, 0, &raw mut place);
         nccl.fails(refused, INVALID_USAGE, "several nodes");
+        nccl.ok((nccl.ncclGetPeerDevicePointer)(window, 0, r as c_int, &raw mut place));
+        assert_eq!(place, q);
+        nccl.ok((nccl.ncclGetPeerDevicePointer)(window, 0, 3 - r as c_int, &raw mut place));
+        assert!(place.is_null(), "another node's memory is not reached");
         let mut wait = WaitSignal(1, 0, 0, 0);
         nccl.fails(
             (nccl.ncclWaitSignal)(1, &raw mut wait, comm, stream),

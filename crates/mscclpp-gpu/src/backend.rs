@@ -86,6 +86,10 @@ pub(crate) trait MemoryBackend: Send + Sync {
     fn host_ptr(&self) -> *mut u8 {
         std::ptr::null_mut()
     }
+    /// Gives all devices access that can have it and do not have it anyway, without opening them.
+    fn let_all_access(&self) -> Result<()> {
+        Ok(())
+    }
     /// Whether [`MemoryBackend::suspend`] gives the memory back.
     fn can_suspend(&self) -> bool {
         false

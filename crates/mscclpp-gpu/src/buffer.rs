@@ -132,6 +132,15 @@ impl DeviceBuffer {
         unsafe { self.gpu().backend()?.fill(self.ptr().add(offset), len, value) }
     }
 
+    /// Lets all devices of this process access the memory that reach this device's, and opens none of them. Does nothing for memory
+    /// that is not virtual: there, [`Gpu::enable_access`] of each of them does it. On simulated devices all have access anyway.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn let_all_access(&self) -> Result<()> {
+        self.inner.memory.here()?.let_all_access()
+    }
+
     /// Whether [`suspend`](Self::suspend) gives the memory back: on CUDA if it is virtual memory, and on simulated devices.
     #[must_use]
     pub fn can_suspend(&self) -> bool {

@@ -20,6 +20,7 @@ fn main() -> ExitCode {
             "the_current_context_of_the_thread_comes_back",
             the_current_context_of_the_thread_comes_back,
         ),
+        needs::cuda_devices(2, "a_device_fills_memory_of_another", a_device_fills_memory_of_another),
         needs::cuda_devices(
             1,
             "values_written_by_copies_arrive_in_the_order_of_the_stream",
@@ -84,6 +85,22 @@ fn the_current_context_of_the_thread_comes_back() {
     assert_eq!(Platform::Cuda.current_gpu().unwrap().id(), 0);
     other.make_current().unwrap();
     assert_eq!(Platform::Cuda.current_gpu().unwrap().id(), 1);
+}
+
+fn a_device_fills_memory_of_another() {
+    let (gpu, other) = (Platform::Cuda.gpu(0).unwrap(), Platform::Cuda.gpu(1).unwrap());
+    if !other.peer_access(&gpu).unwrap().reachable {
+        println!("NOT TESTED: {other} does not reach the memory of {gpu}");
+        return;
+    }
+    let (buffer, stream) = (gpu.allocate(4096).unwrap(), other.stream().unwrap());
+    buffer.let_all_access().unwrap();
+    // SAFETY: the buffer outlives the work, which is waited for.
+    unsafe { stream.fill(buffer.ptr(), 4096, 7).unwrap() };
+    stream.synchronize().unwrap();
+    let mut bytes = [0; 4096];
+    buffer.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4096]);
 }
 
 fn values_written_by_copies_arrive_in_the_order_of_the_stream() {

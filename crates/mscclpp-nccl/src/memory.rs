@@ -27,7 +27,8 @@ use crate::{
 /// The buffers that `ncclMemAlloc` allocated, by address.
 static MEMORY: Mutex<BTreeMap<usize, DeviceBuffer>> = Mutex::new(BTreeMap::new());
 
-/// `ncclMemAlloc`: allocates memory of the thread's device, which is all zero. For 0 bytes the address is NULL.
+/// `ncclMemAlloc`: allocates memory of the thread's device, which is all zero. The devices of the process that can reach it do. For
+/// 0 bytes the address is NULL.
 pub(crate) fn allocate(place: OutPointer<*mut c_void>, bytes: usize) -> Result<(), Failure> {
     forming::begin()?;
     if bytes == 0 {
@@ -35,6 +36,7 @@ pub(crate) fn allocate(place: OutPointer<*mut c_void>, bytes: usize) -> Result<(
         return Ok(());
     }
     let buffer = Platform::detect()?.current_gpu()?.allocate(bytes as u64)?;
+    buffer.let_all_access()?;
     let address: *mut c_void = buffer.ptr().as_mut_ptr();
     MEMORY.lock().insert(address.addr(), buffer);
     place.set(address);

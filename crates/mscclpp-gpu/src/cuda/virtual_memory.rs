@@ -5,10 +5,13 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-use mscclpp_gpu_sys::cuda::{
-    AccessDesc, AllocFlags, AllocationProp, CUdevice, CUdevice_attribute as Attribute, CUmemAccess_flags,
-    CUmemAllocationGranularity_flags, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocationType,
-    CuResult, Driver, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, Location,
+use mscclpp_gpu_sys::{
+    Entry,
+    cuda::{
+        AccessDesc, AllocFlags, AllocationProp, CUdevice, CUdevice_attribute as Attribute, CUmemAccess_flags,
+        CUmemAllocationGranularity_flags, CUmemAllocationType, CUmemGenericAllocationHandle,
+        CUmemLocationType, CuResult, Driver, HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, Location,
+    },
 };
 use parking_lot::Mutex;
 
@@ -17,8 +20,10 @@ use crate::{
     DevicePtr, Error, ExportHandle, ExportKinds, Result,
     backend::{DeviceBackend, MemoryBackend},
     driver::{
+        api::Api,
         device::attribute,
         failure::{check, failure, log_failure},
+        platform::device_count,
     },
 };
 
@@ -264,6 +269,29 @@ impl Mapping {
 impl MemoryBackend for Mapping {
     fn ptr(&self) -> DevicePtr {
         DevicePtr(self.address)
+    }
+
+    fn let_all_access(&self) -> Result<()> {
+        let (driver, own) = (self.device.driver(), self.device.context.device);
+        let _entered = self.device.context.enter()?;
+        let Entry(name, can_access) = driver.common.device_can_access_peer;
+        for id in 0..device_count::<Driver>()? {
+            let (other, mut reaches) = (driver.device(id)?, 0);
+            if other == own {
+                continue;
+            }
+            // SAFETY: `reaches` is valid for the write.
+            check(driver, unsafe { can_access(&raw mut reaches, other, own) }, name)?;
+            if reaches != 0 {
+                let access = access_from(other);
+                // SAFETY: the range is one whole mapping; one descriptor is read. Other devices keep their access.
+                let result = unsafe {
+                    (driver.mem_set_access)(self.address, self.size as usize, &raw const access, 1)
+                };
+                check(driver, result, format_args!("cuMemSetAccess({} bytes, from device {id})", self.size))?;
+            }
+        }
+        Ok(())
     }
 
     fn can_suspend(&self) -> bool {

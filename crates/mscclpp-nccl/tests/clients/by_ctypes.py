@@ -126,7 +126,6 @@ class Gpus:
         self.call("cuDeviceGet", ctypes.byref(device), rank)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
-        self.context = context
 
     def call(self, name, *arguments):
         code = getattr(self.cuda, name)(*arguments)
@@ -163,8 +162,6 @@ class Gpus:
         self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
 
     def read(self, address, size):
-        # Memory that the library allocated can be read only by its own device.
-        self.call("cuCtxSetCurrent", self.context)
         data = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
         return data.raw
@@ -259,6 +256,7 @@ def of_one_thread(path, ranks):
         for comm in comms:
             getattr(library, name)(comm, *more)
         library.ncclGroupEnd()
+    # The device of the last rank is the thread's: it reads the memory of all.
     for comm, (devices, stream, numbers) in zip(comms, parts):
         devices.synchronize(stream)
         assert numbers.read() == [float(sum(range(1, ranks + 1)) * ranks)] * 3000

@@ -149,9 +149,9 @@ impl Collectives {
         unsafe { self.submit(requests, Call { selector, ..self.call(stream, &[]) }) }
     }
 
-    /// Puts collectives into `stream`, as [`Self::enqueue_with`] does, and records `event` when the first kernel of them has begun
-    /// ([`Kernel::launch_recording`](mscclpp::Kernel::launch_recording)), or behind them if they need no kernel. Ranks may have
-    /// events or not.
+    /// Puts collectives into `stream`, as [`Self::enqueue_with`] does, and records `event` when the first kernel of them has
+    /// begun ([`Kernel::launch_recording`](mscclpp::Kernel::launch_recording)), or behind them if they need no kernel. Each rank
+    /// has an event or not.
     ///
     /// # Safety
     /// The same as of [`Self::enqueue`].

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering;
 use crate::{Collectives, Error, Result};
 
 impl Collectives {
-    /// How much of [`device_bytes`](Self::device_bytes) [`suspend`](Self::suspend) gives back: the memory through which ranks of a
-    /// node send, on CUDA with virtual memory and on simulated devices.
+    /// The part of [`device_bytes`](Self::device_bytes) that [`suspend`](Self::suspend) gives back: the memory through which
+    /// ranks of a node send, on CUDA with virtual memory and on simulated devices.
     #[must_use]
     pub fn suspendable_bytes(&self) -> u64 {
         self.engine.suspendable_bytes()
     }
 
-    /// Gives memory back to the device until [`resume`](Self::resume), for other uses, and refuses calls meanwhile. All ranks call
-    /// this. Blocks until they do, and nobody returns before the memory of all is given back. What is registered stays, and so do
-    /// addresses: graphs are good again when the collectives are resumed.
+    /// Gives memory back to the device until [`resume`](Self::resume), for other uses, and refuses calls meanwhile. All ranks
+    /// call this. Blocks until they do, and nobody returns before the memory of all is given back. What is registered stays, and
+    /// so do addresses: graphs may be launched again when the collectives are resumed.
     ///
     /// # Safety
     /// Until the collectives are resumed, no thread makes a call, and no graph that has a call is launched; graphs that were
@@ -40,8 +40,8 @@ impl Collectives {
     /// Takes the memory again that [`suspend`](Self::suspend) gave back. All ranks call this, and it blocks until they do.
     ///
     /// # Errors
-    /// [`Error::Below`] if memory is short or cannot be mapped, on the rank where it is so, and an error that names the rank on the
-    /// others: all ranks may call this again. [`Error::Below`] after a rank was lost.
+    /// [`Error::Below`] if memory is short or cannot be mapped, on the rank where it is so, and an error that names the rank on
+    /// the others: all ranks may call this again. [`Error::Below`] after a rank was lost.
     pub fn resume(&self) -> Result<()> {
         self.engine.resume(&self.rank)?;
         self.rank.suspended.store(false, Ordering::Relaxed);

@@ -132,8 +132,9 @@ impl DeviceBuffer {
         unsafe { self.gpu().backend()?.fill(self.ptr().add(offset), len, value) }
     }
 
-    /// Lets all devices of this process access the memory that reach this device's, and opens none of them. Does nothing for memory
-    /// that is not virtual: there, [`Gpu::enable_access`] of each of them does it. On simulated devices all have access anyway.
+    /// Lets all devices of this process that reach this device's memory access the buffer, and opens none of them. Does nothing
+    /// for memory that is not virtual: there, [`Gpu::enable_access`] of each device does it. On simulated devices all have access
+    /// anyway.
     ///
     /// # Errors
     /// [`Error::Driver`].

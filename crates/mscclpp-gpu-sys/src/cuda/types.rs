@@ -109,14 +109,14 @@ pub struct KernelLaunch {
     pub shared_bytes: u32,
     /// The stream.
     pub stream: sys::CUstream,
-    /// What else there is to say of the launch.
+    /// The attributes of the launch.
     pub attributes: *const LaunchCompletion,
     /// The number of attributes.
     pub attribute_count: u32,
 }
 
-/// `CUlaunchAttribute` with `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`, of CUDA 12.3: an event that is recorded when all blocks
-/// of a kernel have begun.
+/// `CUlaunchAttribute` with `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`, of CUDA 12.3: an event that is recorded when all
+/// blocks of a kernel have begun.
 #[repr(C)]
 #[derive(Debug)]
 pub struct LaunchCompletion {

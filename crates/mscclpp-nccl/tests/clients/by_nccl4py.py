@@ -1,9 +1,10 @@
 """A client of nccl4py, NVIDIA's binding for Python: what `nccl.core` has beside device code.
 
-    LD_PRELOAD=LIBRARY MSCCLPP_NCCL_VERSION=23203 by_nccl4py.py
+    LD_PRELOAD=LIBRARY MSCCLPP_NCCL_VERSION=23203 by_nccl4py.py [RANKS]
 
-It runs on simulated devices, which the binding's own functions for devices and memory (`cuda.core`) do not know. So this
-client gives addresses in place of arrays, and handles of the library in place of streams and events. Each rank is a thread.
+With MSCCLPP_PLATFORM=sim it runs on simulated devices, which the binding's own functions for devices and memory (`cuda.core`) do
+not know. There it gives addresses in place of arrays, and handles of the library in place of streams and events. On GPUs it gives
+tensors of the binding's own memory, and streams and events of PyTorch. Each rank is a thread.
 """
 
 import concurrent.futures
@@ -13,33 +14,48 @@ import sys
 import threading
 import traceback
 
-os.environ["MSCCLPP_PLATFORM"] = "sim"
-
 import nccl.core as nccl
 import numpy as np
 from nccl.bindings import nccl as bindings
 from nccl.core import communicator
 
-RANKS = 3
+RANKS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 TOTAL = float(sum(range(1, RANKS + 1)))
 #: The vendor of the library's options in a configuration.
 OURS = 0x6D7363
 
-LIBRARY = ctypes.CDLL(str(nccl.get_version().libnccl.path))
+
+class Simulated:
+    """Simulated devices."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL(str(nccl.get_version().libnccl.path))
+        communicator.NcclBuffer = lambda buffer, stream=None: buffer
+        # It would ask cuda.core for the communicator's device.
+        nccl.Communicator._validate_buffer_device = lambda *_: None
+
+    def call(self, name, *arguments):
+        assert getattr(self.library, f"mscclppSim{name}")(*arguments) == 0, name
+
+    def set_device(self, rank):
+        self.call("SetDevice", rank)
+
+    def stream(self):
+        return self.handle("Stream")
+
+    def event(self):
+        return self.handle("Event")
+
+    def handle(self, name):
+        made = ctypes.c_void_p()
+        self.call(f"{name}Create", ctypes.byref(made))
+        return made.value
+
+    def synchronize(self, stream):
+        self.call("StreamSynchronize", ctypes.c_void_p(stream))
 
 
-def sim(name, *arguments):
-    assert getattr(LIBRARY, f"mscclppSim{name}")(*arguments) == 0, name
-
-
-def handle(name):
-    """A new stream or event."""
-    made = ctypes.c_void_p()
-    sim(f"{name}Create", ctypes.byref(made))
-    return made.value
-
-
-class Numbers:
+class SimulatedNumbers:
     """Floats in memory of the library, with what the binding asks of a buffer."""
 
     dtype, device_id = nccl.FLOAT32, None
@@ -50,13 +66,69 @@ class Numbers:
         self.array = np.ctypeslib.as_array(ctypes.cast(self.ptr, ctypes.POINTER(ctypes.c_float)), (self.count,))
         self.array[:] = numbers
 
+    @property
+    def buffer(self):
+        return self
+
+    def write(self, number):
+        self.array[:] = number
+
+    def read(self):
+        return self.array
+
     def free(self):
         bindings.mem_free(self.ptr)
 
 
-communicator.NcclBuffer = lambda buffer, stream=None: buffer
-# It would ask cuda.core for the communicator's device.
-nccl.Communicator._validate_buffer_device = lambda *_: None
+class Gpus:
+    """GPUs, by PyTorch."""
+
+    def __init__(self):
+        import torch
+
+        self.torch, self.kept = torch, []
+
+    def set_device(self, rank):
+        self.torch.cuda.set_device(rank)
+
+    def stream(self):
+        self.kept.append(self.torch.cuda.Stream())
+        return self.kept[-1].cuda_stream
+
+    def event(self):
+        self.kept.append(self.torch.cuda.Event())
+        # It has a handle from its first use on.
+        self.kept[-1].record()
+        return self.kept[-1].cuda_event
+
+    def synchronize(self, stream):
+        self.torch.cuda.ExternalStream(stream).synchronize()
+
+
+class GpuNumbers:
+    """Floats in a tensor of the binding's own memory."""
+
+    def __init__(self, numbers):
+        from nccl.core.interop import torch as interop
+
+        self.buffer = interop.empty(len(numbers), dtype=DEVICES.torch.float32)
+        self.ptr = self.buffer.data_ptr()
+        self.buffer.copy_(DEVICES.torch.tensor(numbers))
+        DEVICES.torch.cuda.synchronize()
+
+    def write(self, number):
+        self.buffer.fill_(number)
+        DEVICES.torch.cuda.synchronize()
+
+    def read(self):
+        return self.buffer.cpu().numpy()
+
+    def free(self):
+        self.buffer = None
+
+
+IS_SIMULATED = os.environ.get("MSCCLPP_PLATFORM") == "sim"
+DEVICES, Numbers = (Simulated(), SimulatedNumbers) if IS_SIMULATED else (Gpus(), GpuNumbers)
 
 
 def refused(call, said):
@@ -73,37 +145,38 @@ def refused(call, said):
 class Rank:
     def __init__(self, rank, unique_id):
         self.rank = rank
-        sim("SetDevice", rank)
+        DEVICES.set_device(rank)
         config = nccl.NCCLConfig(
             blocking=True, max_ctas=8, comm_name="all", num_rma_ctx=2, cta_policy=nccl.CTAPolicy.ZERO
         )
         self.comm = nccl.Communicator.init(RANKS, rank, unique_id, config)
-        self.stream = handle("Stream")
+        self.stream = DEVICES.stream()
 
     def expect(self, numbers, expected):
-        sim("StreamSynchronize", ctypes.c_void_p(self.stream))
-        assert (numbers.array == expected).all(), (numbers.array[:4], expected)
+        DEVICES.synchronize(self.stream)
+        found = numbers.read()
+        assert (found == expected).all(), (found[:4], expected)
 
     def calls(self, config):
         comm, rank, on = self.comm, self.rank, {"stream": self.stream, "config": config}
         own, recv = Numbers([rank + 1.0] * 100), Numbers([0.0] * 100)
         each, all_of = np.repeat(np.arange(1.0, RANKS + 1), 100), Numbers([0.0] * 100 * RANKS)
-        comm.allreduce(own, recv, nccl.SUM, **on)
+        comm.allreduce(own.buffer, recv.buffer, nccl.SUM, **on)
         self.expect(recv, TOTAL)
-        comm.reduce(own, recv, nccl.MAX, root=1, **on)
+        comm.reduce(own.buffer, recv.buffer, nccl.MAX, root=1, **on)
         self.expect(recv, RANKS if rank == 1 else TOTAL)
-        comm.broadcast(own, recv, 2, **on)
-        self.expect(recv, 3.0)
-        comm.allgather(own, all_of, **on)
+        comm.broadcast(own.buffer, recv.buffer, RANKS - 1, **on)
+        self.expect(recv, float(RANKS))
+        comm.allgather(own.buffer, all_of.buffer, **on)
         self.expect(all_of, each)
-        comm.reduce_scatter(all_of, recv, nccl.AVG, **on)
+        comm.reduce_scatter(all_of.buffer, recv.buffer, nccl.AVG, **on)
         self.expect(recv, rank + 1.0)
         to = Numbers([0.0] * 100 * RANKS)
-        comm.alltoall(all_of, to, **on)
+        comm.alltoall(all_of.buffer, to.buffer, **on)
         self.expect(to, rank + 1.0)
-        comm.gather(own, to, 0, **on)
+        comm.gather(own.buffer, to.buffer, 0, **on)
         self.expect(to, each if rank == 0 else rank + 1.0)
-        comm.scatter(all_of, recv, 0, **on)
+        comm.scatter(all_of.buffer, recv.buffer, 0, **on)
         self.expect(recv, rank + 1.0)
         for memory in (own, recv, all_of, to):
             memory.free()
@@ -116,32 +189,33 @@ class Rank:
             nccl.NCCLCollConfig(alg_selection="tree,ring", force_alg_selection=False),
             nccl.NCCLCollConfig(
                 vendor_options=(nccl.VendorOption(1, 1, str_value="theirs"), nccl.VendorOption(OURS, 1, int_value=64)),
-                launch_completion_event=handle("Event"),
+                launch_completion_event=DEVICES.event(),
             ),
         ):
             self.calls(config)
         numbers = Numbers([1.0])
         tree = nccl.NCCLCollConfig(alg_selection="tree,ring")
-        refused(lambda: self.comm.allreduce(numbers, numbers, nccl.SUM, config=tree), 'algSelection is "tree,ring"')
+        refused(lambda: self.comm.allreduce(numbers.buffer, numbers.buffer, nccl.SUM, config=tree), 'algSelection is "tree,ring"')
         numbers.free()
 
     def groups(self):
         comm, after, before = self.comm, (self.rank + 1) % RANKS, (self.rank - 1) % RANKS
         own, theirs = Numbers([float(self.rank)] * 5000), Numbers([-1.0] * 5000)
         with nccl.group():
-            comm.recv(theirs, before, stream=self.stream)
-            comm.send(own, after, stream=self.stream)
+            comm.recv(theirs.buffer, before, stream=self.stream)
+            comm.send(own.buffer, after, stream=self.stream)
         self.expect(theirs, before)
         nccl.group_start()
-        comm.allreduce(own, own, nccl.SUM, stream=self.stream)
-        # There is no predicted time on simulated devices, and the call is not made.
-        assert nccl.group_end(simulate=True).estimated_time == -1.0
+        comm.allreduce(own.buffer, own.buffer, nccl.SUM, stream=self.stream)
+        # The call is not made, and has no predicted time on simulated devices.
+        estimated = nccl.group_end(simulate=True).estimated_time
+        assert estimated == -1.0 if IS_SIMULATED else estimated > 0
         self.expect(own, self.rank)
         halves = comm.create_pre_mul_sum(0.5, nccl.FLOAT32)
-        comm.allreduce(own, own, halves, stream=self.stream)
+        comm.allreduce(own.buffer, own.buffer, halves, stream=self.stream)
         self.expect(own, (TOTAL - RANKS) / 2)
         halves.close()
-        registered = comm.register_buffer(own)
+        registered = comm.register_buffer(own.buffer)
         assert registered.is_valid
         registered.close()
         own.free()
@@ -150,10 +224,10 @@ class Rank:
     def windows(self):
         comm, after, before = self.comm, (self.rank + 1) % RANKS, (self.rank - 1) % RANKS
         numbers, part = Numbers([0.0] * 1000), Numbers([self.rank + 1.0] * 10)
-        window = comm.register_window(numbers, nccl.WindowFlag.COLL_SYMMETRIC)
+        window = comm.register_window(numbers.buffer, nccl.WindowFlag.COLL_SYMMETRIC)
         assert window.is_valid and window.user_ptr == numbers.ptr
         assert window.get_lsa_device_pointer(after) and window.get_peer_device_pointer(after, 8)
-        comm.put_signal(part, after, window, 5, stream=self.stream)
+        comm.put_signal(part.buffer, after, window, 5, stream=self.stream)
         comm.wait_signal(nccl.WaitSignalDesc(before), stream=self.stream)
         self.expect(numbers, [0.0] * 5 + [before + 1.0] * 10 + [0.0] * 985)
         comm.signal(after, signal_index=3, context=1, stream=self.stream)
@@ -187,8 +261,8 @@ class Rank:
         comm, rank, numbers = self.comm, self.rank, Numbers([1.0] * 8)
 
         def adds(comm, ranks):
-            numbers.array[:] = 1.0
-            comm.allreduce(numbers, numbers, nccl.SUM, stream=self.stream)
+            numbers.write(1.0)
+            comm.allreduce(numbers.buffer, numbers.buffer, nccl.SUM, stream=self.stream)
             self.expect(numbers, ranks)
 
         def works_and_ends(comm, ranks):
@@ -197,11 +271,11 @@ class Rank:
             comm.destroy()
 
         part = comm.split(None if rank == 0 else 1, key=-rank)
-        assert not part.is_valid if rank == 0 else (part.rank, part.nranks) == (2 - rank, 2)
+        assert not part.is_valid if rank == 0 else (part.rank, part.nranks) == (RANKS - 1 - rank, RANKS - 1)
         if rank > 0:
-            works_and_ends(part, 2)
+            works_and_ends(part, RANKS - 1)
             shrunk = comm.shrink([0])
-            assert (shrunk.rank, shrunk.nranks) == (rank - 1, 2)
+            assert (shrunk.rank, shrunk.nranks) == (rank - 1, RANKS - 1)
             # The rank that was left out joins again.
             unique_id = shrunk.get_unique_id() if rank == 1 else None
             if rank == 1:
@@ -215,7 +289,7 @@ class Rank:
         works_and_ends(grown, RANKS)
         comm.suspend()
         assert comm.get_mem_stat(nccl.NcclCommMemStat.GPU_MEM_SUSPENDED) == 1
-        refused(lambda: comm.allreduce(numbers, numbers, nccl.SUM), "suspended")
+        refused(lambda: comm.allreduce(numbers.buffer, numbers.buffer, nccl.SUM), "suspended")
         comm.resume()
         adds(comm, RANKS)
         # An abort ends what other ranks still wait for.
@@ -246,15 +320,15 @@ def all_ranks_of_one_thread():
     assert [comm.rank for comm in comms] == list(range(RANKS))
     streams, numbers = [], []
     for rank in range(RANKS):
-        sim("SetDevice", rank)
-        streams.append(handle("Stream"))
+        DEVICES.set_device(rank)
+        streams.append(DEVICES.stream())
         numbers.append(Numbers([rank + 1.0] * 3000))
     with nccl.group():
         for comm, memory, stream in zip(comms, numbers, streams):
-            comm.allreduce(memory, memory, nccl.SUM, stream=stream)
+            comm.allreduce(memory.buffer, memory.buffer, nccl.SUM, stream=stream)
     for comm, memory, stream in zip(comms, numbers, streams):
-        sim("StreamSynchronize", ctypes.c_void_p(stream))
-        assert (memory.array == TOTAL).all()
+        DEVICES.synchronize(stream)
+        assert (memory.read() == TOTAL).all()
         comm.destroy()
         memory.free()
 

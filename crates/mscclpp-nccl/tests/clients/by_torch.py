@@ -1,10 +1,11 @@
 """Uses torch.distributed with the backend `nccl`, or this project's own: every collective, DDP, FSDP2, tensor parallelism,
 CUDA graphs and torch.compile. Each GPU has a process.
 
-    by_torch.py RANKS [--results FILE] [--backend mscclpp]
+    by_torch.py RANKS [--results FILE] [--nodes] [--backend mscclpp]
 
 The environment decides which NCCL is used: LD_PRELOAD=.../libnccl.so puts this project's library in front. `--results` writes
-the losses of the trainings as JSON, to be compared with those under another NCCL. The script runs itself as the ranks.
+the losses of the trainings as JSON, to be compared with those under another NCCL. With `--nodes` each rank counts as a node of
+its own, and NCCL goes by its sockets. The script runs itself as the ranks.
 """
 
 import argparse
@@ -242,6 +243,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("ranks", type=int)
     parser.add_argument("--results")
+    parser.add_argument("--nodes", action="store_true")
     parser.add_argument("--backend", default="nccl")
     options = parser.parse_args()
     if "RANK" in os.environ:
@@ -250,8 +252,10 @@ def main():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {**os.environ, "WORLD_SIZE": str(options.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, *sys.argv]
-    ranks = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in range(options.ranks)]
+    command, ranks = [sys.executable, *sys.argv], []
+    for rank in range(options.ranks):
+        node = {"NCCL_HOSTID": f"node {rank}", "NCCL_IB_DISABLE": "1"} if options.nodes else {}
+        ranks.append(subprocess.Popen(command, env={**common, **node, "RANK": str(rank)}))
     try:
         codes = [rank.wait(timeout=500) for rank in ranks]
         assert not any(codes), codes

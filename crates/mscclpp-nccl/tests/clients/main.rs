@@ -42,8 +42,7 @@ fn main() -> ExitCode {
         })
         .with_ignored_flag(!python_has("ctypes")),
         Trial::test("nccl4py_on_simulated_devices", || {
-            let mut command = script("by_nccl4py.py");
-            succeeds(command.env("LD_PRELOAD", path()).env("MSCCLPP_NCCL_VERSION", "23203"), LIMIT).map(drop)
+            succeeds(nccl4py("3").env("MSCCLPP_PLATFORM", "sim"), LIMIT).map(drop)
         })
         .with_ignored_flag(!python_has("nccl.core")),
         two(
@@ -65,7 +64,19 @@ fn main() -> ExitCode {
             None,
         ),
         two("cupy", || succeeds(preloaded(script("by_cupy.py").arg("2")), TORCH).map(drop), Some("cupy")),
-        two("torch_gives_the_losses_that_it_gives_with_nccl", torch, Some("torch")),
+        two(
+            "nccl4py",
+            || succeeds(nccl4py("2").env("MSCCLPP_PLATFORM", "cuda"), LIMIT).map(drop),
+            Some("nccl.core"),
+        ),
+        two("jax", || calls_this(script("by_jax.py").arg("2")), Some("jax")),
+        two("jax_by_processes", || calls_this(script("by_jax.py").args(["2", "--processes"])), Some("jax")),
+        two("torch_gives_the_losses_that_it_gives_with_nccl", || torch(&[]), Some("torch")),
+        two(
+            "torch_of_two_nodes_gives_the_losses_that_it_gives_with_nccl",
+            || torch(&["--nodes"]),
+            Some("torch"),
+        ),
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(1));
@@ -106,14 +117,27 @@ fn succeeds(command: &mut Command, limit: Duration) -> Result<String, Failed> {
     }
 }
 
+/// A client of nccl4py with so many ranks.
+fn nccl4py(ranks: &str) -> Command {
+    let mut command = script("by_nccl4py.py");
+    command.arg(ranks).env("LD_PRELOAD", path()).env("MSCCLPP_NCCL_VERSION", "23203");
+    command
+}
+
+/// Runs a command, which must succeed, and must have loaded this library.
+fn calls_this(command: &mut Command) -> Result<(), Failed> {
+    let said = succeeds(preloaded(command), TORCH)?;
+    assert!(said.contains("mscclpp-nccl ["), "it has not loaded this library: {said}");
+    Ok(())
+}
+
 /// Trains with NCCL and with this library, and compares the losses bit by bit: with two ranks both add the same two numbers.
-fn torch() -> Result<(), Failed> {
+fn torch(options: &[&str]) -> Result<(), Failed> {
     let file =
         |name: &str| env::temp_dir().join(format!("mscclpp-losses-{}-{name}.json", std::process::id()));
     let [ours, theirs] = ["ours", "nccl"].map(file);
-    let said = succeeds(preloaded(script("by_torch.py").args(["2", "--results"]).arg(&ours)), TORCH)?;
-    assert!(said.contains("mscclpp-nccl ["), "torch has not loaded this library: {said}");
-    succeeds(script("by_torch.py").args(["2", "--results"]).arg(&theirs), TORCH)?;
+    calls_this(script("by_torch.py").arg("2").args(options).arg("--results").arg(&ours))?;
+    succeeds(script("by_torch.py").arg("2").args(options).arg("--results").arg(&theirs), TORCH)?;
     let [ours, theirs] = [ours, theirs].map(|path| {
         let results = fs::read_to_string(&path).expect("results");
         fs::remove_file(path).expect("a file of ours");

@@ -260,6 +260,14 @@ fn is_lost(rank: &Rank) {
     assert!(begun.elapsed().as_secs() < 50, "{:?}", begun.elapsed());
     let said = nccl.last_error(rank.comm);
     assert!(said.contains("rank 0") || said.contains("rank 1"), "{said}");
-    // SAFETY: the handle is that of a live communicator.
-    nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+    // The node that is left goes on alone.
+    let (mut lost, mut left) = ([0, 1], ptr::null_mut());
+    // SAFETY: the handle is that of a live communicator; two numbers are read, and a handle is written to a place for one.
+    unsafe {
+        nccl.ok((nccl.ncclCommShrink)(rank.comm, lost.as_mut_ptr(), 2, &raw mut left, ptr::null_mut(), 1));
+        nccl.ok((nccl.ncclCommAbort)(rank.comm));
+    }
+    let left = Rank { rank: rank.rank - 2, ranks: 2, comm: left, stream: Stream::new() };
+    left.assert_works();
+    left.destroy();
 }

@@ -76,7 +76,8 @@ impl Trigger<'_> {
             // Another process may make it at the same time. Without it, only this process writes.
             let made = OpenOptions::new().create(true).append(true).open(self.path);
             report::warn(&format!(
-                "a call waits too long: the last calls are written beside {}",
+                "a call is not complete after MSCCLPP_NCCL_TIMEOUT: the processes of this node write their last calls to \
+                 {}.NODE.PROCESS",
                 self.path.display()
             ));
             if made.is_err() {

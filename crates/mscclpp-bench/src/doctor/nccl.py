@@ -88,11 +88,15 @@ def remedy(module):
 
 def of_module(module):
     try:
-        if importlib.util.find_spec(module) is None:
+        name = "nccl" if module == "nccl4py" else module
+        if importlib.util.find_spec(name) is None:
             return found(module, "note", "it is not installed in this environment")
-        importlib.import_module(module)
+        importlib.import_module(name)
         if module == "cupy":
             importlib.import_module("cupy.cuda.nccl")
+        if module == "nccl4py":
+            # It loads NCCL at its first call.
+            importlib.import_module("nccl.core").get_version()
     except Exception as error:
         return found(module, "note", f"it cannot be imported: {type(error).__name__}: {error}")
     library = called()

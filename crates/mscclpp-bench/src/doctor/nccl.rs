@@ -10,7 +10,7 @@ use super::{
 /// The script that examines one module, in the form that [`child::run`] reads.
 const SCRIPT: &str = include_str!("nccl.py");
 /// The modules that load NCCL.
-const MODULES: [&str; 3] = ["torch", "jax", "cupy"];
+const MODULES: [&str; 4] = ["torch", "jax", "cupy", "nccl4py"];
 /// The longest time for the import of a module.
 const LIMIT: Duration = Duration::from_secs(300);
 

@@ -1,6 +1,6 @@
 """Puts this package's `libnccl.so.2` in NCCL's place, in this process and in its children, when it is imported.
 
-Import it before PyTorch, JAX or CuPy: `import mscclpp.nccl`. Or leave the program as it is, and start it by
+Import it before PyTorch, JAX, CuPy or nccl4py: `import mscclpp.nccl`. Or leave the program as it is, and start it by
 `python -m mscclpp.nccl train.py ARGUMENTS`, or `python -m mscclpp.nccl -m MODULE ARGUMENTS`.
 """
 

@@ -27,8 +27,8 @@ use crate::{
 /// The buffers that `ncclMemAlloc` allocated, by address.
 static MEMORY: Mutex<BTreeMap<usize, DeviceBuffer>> = Mutex::new(BTreeMap::new());
 
-/// `ncclMemAlloc`: allocates memory of the thread's device, which is all zero, and which other devices of the process reach if they
-/// can. For 0 bytes the address is NULL.
+/// `ncclMemAlloc`: allocates memory of the thread's device, which is all zero, and which other devices of the process reach if
+/// they can. For 0 bytes the address is NULL.
 pub(crate) fn allocate(place: OutPointer<*mut c_void>, bytes: usize) -> Result<(), Failure> {
     forming::begin()?;
     if bytes == 0 {

@@ -35,6 +35,13 @@ pub(crate) fn begin(env: &'static Env) {
     static ONCE: Once = Once::new();
     let Some(path) = &env.dump else { return };
     ONCE.call_once(|| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+        if let Some(folder) = folder {
+            let (path, folder) = (path.display(), folder.display());
+            report::warn(&format!(
+                "MSCCLPP_NCCL_DUMP={path}: there is no folder {folder}; calls cannot be written"
+            ));
+        }
         let mut file = Trigger { path, is_there: path.exists(), was_made: false };
         let look = move || {
             loop {

@@ -53,6 +53,8 @@ pub(crate) struct Env {
     pub(crate) fallback: Option<PathBuf>,
     /// `MSCCLPP_NCCL_DUMP`: the file whose appearance makes the process write its last calls.
     pub(crate) dump: Option<PathBuf>,
+    /// `MSCCLPP_NCCL_NETWORK`: whether RDMA adapters connect nodes, and not Ethernet.
+    pub(crate) adapters: bool,
     /// `MSCCLPP_NCCL_SAME_GPU`: whether two ranks may be on one GPU.
     pub(crate) same_gpu: bool,
     /// `MSCCLPP_NCCL_TIMEOUT`: how long a communicator may take to form.
@@ -149,6 +151,7 @@ impl Env {
             text("MSCCLPP_NCCL_DEBUG"),
             text("MSCCLPP_NCCL_DUMP"),
             text("MSCCLPP_NCCL_FALLBACK"),
+            text("MSCCLPP_NCCL_NETWORK"),
         ];
         let known = |name: &&str| parameters.iter().any(|(known, _)| known == name);
         let texts: Vec<_> = OF_NCCL.iter().filter(|name| !known(name)).map(|name| text(name)).collect();
@@ -168,6 +171,7 @@ impl Env {
         Ok(Self {
             fallback: lookup("MSCCLPP_NCCL_FALLBACK").filter(|path| !path.is_empty()).map(PathBuf::from),
             dump: lookup("MSCCLPP_NCCL_DUMP").filter(|path| !path.is_empty()).map(PathBuf::from),
+            adapters: reader.adapters()?,
             same_gpu: reader.flag("MSCCLPP_NCCL_SAME_GPU")?.unwrap_or(false),
             timeout: Duration::from_secs(seconds.into()),
             calls_at_once: reader.number("MSCCLPP_NCCL_CALLS_AT_ONCE", 1..=32)?.unwrap_or(4),
@@ -208,6 +212,15 @@ impl Reader<'_> {
             Some("0" | "false") => Ok(Some(false)),
             Some("1" | "true") => Ok(Some(true)),
             Some(other) => Err(bad(name, other, "0, 1, false or true")),
+        }
+    }
+
+    fn adapters(&self) -> Result<bool, Failure> {
+        const NAME: &str = "MSCCLPP_NCCL_NETWORK";
+        match self.text(NAME)?.as_deref() {
+            None | Some("ethernet") => Ok(false),
+            Some("ib") => Ok(true),
+            Some(other) => Err(bad(NAME, other, "ethernet or ib")),
         }
     }
 
@@ -266,7 +279,7 @@ mod tests {
     #[test]
     fn what_is_not_set_has_its_default() {
         let env = Env::from_lookup(|_| None).unwrap();
-        assert!(env.blocking && !env.same_gpu && !env.p2p_disabled);
+        assert!(env.blocking && !env.same_gpu && !env.p2p_disabled && !env.adapters);
         assert_eq!(env.timeout, Duration::from_secs(1800));
         assert_eq!(env, Env::from_lookup(|_| Some(OsString::new())).unwrap(), "empty counts as not set");
     }
@@ -275,6 +288,7 @@ mod tests {
     fn values_mean_what_they_mean_to_nccl() {
         assert!(!env("NCCL_COMM_BLOCKING", "0").unwrap().blocking);
         assert_eq!(env("NCCL_MAX_CTAS", "16").unwrap().max_ctas, Some(16));
+        assert!(env("MSCCLPP_NCCL_NETWORK", "ib").unwrap().adapters);
         assert_eq!(env("NCCL_SOCKET_FAMILY", "AF_INET6").unwrap().family, Some(Family::V6));
         for (bytes, mebibytes) in [("4194304", 128), ("2097153", 64), ("1", 16), ("99999999999", 4096)] {
             assert_eq!(env("NCCL_BUFFSIZE", bytes).unwrap().scratch, Some(mebibytes));
@@ -304,6 +318,7 @@ mod tests {
         for (name, value, allowed) in [
             ("MSCCLPP_NCCL_TIMEOUT", "0", "from 1 to"),
             ("MSCCLPP_NCCL_SAME_GPU", "yes", "0, 1, false or true"),
+            ("MSCCLPP_NCCL_NETWORK", "roce", "ethernet or ib"),
             ("NCCL_SOCKET_FAMILY", "ipv4", "AF_INET6"),
             ("NCCL_MIN_CTAS", "many", "from 1 to 64"),
             ("NCCL_BUFFSIZE", "4M", "a number of bytes"),

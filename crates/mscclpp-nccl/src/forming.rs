@@ -13,7 +13,7 @@ use mscclpp::{
     Bootstrap, Communicator, Context, ContextExt, Error as Below, Gpu, LocalBootstrap, Platform,
     TcpBootstrap,
     bootstrap::{Forming, MeetingPlace},
-    errors::BootstrapError,
+    errors::{BootstrapError, CoreError},
 };
 use mscclpp_collectives::{Collectives, Error};
 use parking_lot::Mutex;
@@ -242,6 +242,9 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     if let Some(mebibytes) = env.scratch {
         builder = builder.scratch(u64::from(mebibytes) << 20);
     }
+    if env.adapters {
+        builder = builder.between_nodes_by_nearest_adapter();
+    }
     if let Some(most) = most {
         builder = builder.max_blocks(most);
     }
@@ -251,10 +254,18 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let collectives = match builder.connect() {
         // All ranks find it.
         Err(error @ Error::Below(mscclpp::Error::Differ { .. })) => return Ok(Err(named(error))),
+        Err(error @ Error::Below(mscclpp::Error::Core(CoreError::NoProvider { .. }))) if env.adapters => {
+            let failure = Failure::from(error);
+            return Err(Failure { text: format!("MSCCLPP_NCCL_NETWORK=ib: {}", failure.text), ..failure });
+        }
         connected => connected?,
     };
     let links: Vec<String> = match report::is_info() {
-        true => all.iter().enumerate().map(|(other, hello)| link(comm, other, hello, &all[rank])).collect(),
+        true => {
+            let network = if env.adapters { "InfiniBand" } else { "Ethernet" };
+            let link = |(other, hello)| link(comm, other, hello, (&all[rank], network));
+            all.iter().enumerate().map(link).collect()
+        }
         false => Vec::new(),
     };
     let ours = Ours {
@@ -284,6 +295,7 @@ fn named(error: Error) -> Failure {
         "check_calls" => "MSCCLPP_CHECK_CALLS",
         "calls_at_once" => "MSCCLPP_NCCL_CALLS_AT_ONCE",
         "platforms (1 is simulated)" => "MSCCLPP_PLATFORM",
+        "nodes_model (latency)" => "MSCCLPP_NCCL_NETWORK",
         _ => return error.into(),
     };
     let failure = Failure::from(error);
@@ -303,9 +315,14 @@ fn formed(comm: &Comm, ours: &Ours, links: &[String], took: Duration) -> String 
 }
 
 /// Describes how a rank's device is reached.
-fn link(comm: &Comm, rank: usize, Hello { node, uuid, .. }: &Hello, own: &Hello) -> String {
+fn link(
+    comm: &Comm,
+    rank: usize,
+    Hello { node, uuid, .. }: &Hello,
+    (own, network): (&Hello, &str),
+) -> String {
     let how = match comm.gpu.peer_access_by_uuid(uuid) {
-        _ if *node != own.node => "Ethernet to another node",
+        _ if *node != own.node => return format!("rank {rank} by {network} to another node"),
         _ if *uuid == comm.gpu.properties().uuid => "this device",
         Ok(Some(access)) if access.native_atomics => "peer memory with atomics",
         Ok(Some(access)) if access.reachable => "peer memory without atomics",

@@ -23,8 +23,8 @@
 //! The book's page "In place of NCCL" (`docs/src/nccl.md`) says how to load it and what is different, and "NCCL's functions"
 //! (`docs/src/nccl-functions.md`) what there is.
 //!
-//! The features are those of [`mscclpp`]: `cuda-ipc`, `ethernet` and `cuda-12040`, which are on by default, `cuda-13000` and
-//! `hip`.
+//! The features are those of [`mscclpp`]: `cuda-ipc`, `ethernet`, `ib` and `cuda-12040`, which are on by default, `cuda-13000`
+//! and `hip`.
 
 pub mod abi;
 mod answers;

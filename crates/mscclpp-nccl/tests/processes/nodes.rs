@@ -40,6 +40,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test(name, run)
     };
     let over_wires = |trial: Trial| trial.with_ignored_flag(possible.is_err());
+    let adapters = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut found| found.next().is_some());
+    let by_adapters = |trial: Trial| trial.with_ignored_flag(!adapters);
     let by_name = || Wires::Names("MSCCLPP_HOSTID");
     let by_nccls_name = || Wires::Names("NCCL_HOSTID");
     let wires = || Wires::Of(Net::new(2).expect("namespaces, as before"));
@@ -54,6 +56,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("ranks_of_two_nodes_make_all_calls", "all_calls", by_name, None),
         trial("communicators_of_two_nodes_are_split", "splits", by_nccls_name, None),
         trial("a_node_whose_ranks_are_killed_is_named", "lost", by_name, Some(kill)),
+        by_adapters(trial(
+            "ranks_of_two_nodes_make_all_calls_by_adapters",
+            "all_calls",
+            || Wires::Adapters,
+            None,
+        )),
+        trial("nodes_without_adapters_are_an_error", "no_adapters", || Wires::Adapters, None)
+            .with_ignored_flag(adapters),
         over_wires(trial("ranks_of_two_namespaces_make_all_calls", "all_calls", wires, None)),
         over_wires(trial("communicators_of_two_namespaces_are_split", "splits", wires, None)),
         over_wires(trial("a_node_whose_interface_goes_down_is_named", "lost", wires, Some(cut))),
@@ -67,16 +77,24 @@ type End = fn(&mut Vec<Child>, &Wires);
 enum Wires {
     /// The nodes are this machine, by names in this variable.
     Names(&'static str),
+    /// The nodes are this machine, by names, and are connected by its RDMA adapters.
+    Adapters,
     Of(Net),
 }
 
 impl Wires {
     fn command(&self, rank: usize) -> Command {
         let node = rank / 2;
+        let by_name = |variable| {
+            let mut command = this_program();
+            command.env(variable, format!("node {node}"));
+            command
+        };
         match self {
-            Self::Names(variable) => {
-                let mut command = this_program();
-                command.env(variable, format!("node {node}"));
+            Self::Names(variable) => by_name(*variable),
+            Self::Adapters => {
+                let mut command = by_name("MSCCLPP_HOSTID");
+                command.env("MSCCLPP_NCCL_NETWORK", "ib");
                 command
             }
             Self::Of(net) => {
@@ -95,6 +113,19 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
         "all_calls" => all_calls(join(rank)),
         "splits" => splits(join(rank)),
         "lost" => is_lost(&join(rank)),
+        "no_adapters" => {
+            let (nccl, id, mut comm) = (nccl(), id(rank), ptr::null_mut());
+            nccl.set_device(rank % 2);
+            // SAFETY: the function writes a handle to a place for one.
+            let refused =
+                unsafe { (nccl.ncclCommInitRank)(&raw mut comm, RANKS as c_int, id, rank as c_int) };
+            assert_ne!(refused, SUCCESS);
+            let said = nccl.last_error(ptr::null_mut());
+            assert!(
+                said.contains("MSCCLPP_NCCL_NETWORK=ib: no provider of this context serves IB"),
+                "{said}"
+            );
+        }
         _ => return false,
     }
     true

@@ -1,7 +1,7 @@
 //! The environment variables that this library has, to tell a user of one that it has not.
 
 /// The names behind `MSCCLPP_`, as in `docs/src/environment.md` and `docs/src/infiniband.md`.
-const KNOWN: [&str; 49] = [
+const KNOWN: [&str; 50] = [
     "ADDRESS",
     "BOOTSTRAP_SECRET",
     "CACHE_DIR",
@@ -35,6 +35,7 @@ const KNOWN: [&str; 49] = [
     "NCCL_DEBUG",
     "NCCL_DUMP",
     "NCCL_FALLBACK",
+    "NCCL_NETWORK",
     "NCCL_SAME_GPU",
     "NCCL_SCRATCH",
     "NCCL_TIMEOUT",

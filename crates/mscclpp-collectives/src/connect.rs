@@ -75,7 +75,7 @@ impl CollectivesBuilder {
             );
         }
         let transport = self.options.between_nodes;
-        let has_transport = transport.is_none_or(|transport| self.comm.context().transports().has(transport));
+        let has_transport = transport.is_none_or(|transport| self.comm.context().serves(transport));
         let said = group.all_say([unreached.is_some(), has_transport])?;
         // Without a transport between nodes, connecting within the node says what is the matter.
         let topology = match said.iter().all(|[_, has_transport]| *has_transport) {

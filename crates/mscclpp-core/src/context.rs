@@ -108,6 +108,13 @@ impl Context {
         self.inner.providers.iter().fold(TransportFlags::NONE, |flags, p| flags | p.transports())
     }
 
+    /// Whether a provider of the context serves the transport in this process now. They are asked in the order in which the
+    /// builder was given them, until one does: so others load no library for it.
+    #[must_use]
+    pub fn serves(&self, transport: Transport) -> bool {
+        self.inner.providers.iter().any(|provider| provider.transports().has(transport))
+    }
+
     /// The time that [`ContextBuilder::log_waits_after`] set.
     #[must_use]
     pub fn waits_are_logged_after(&self) -> Duration {

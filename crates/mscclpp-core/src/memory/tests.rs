@@ -44,3 +44,17 @@ fn asking_for_the_address_does_not_wait_for_who_maps_the_memory() {
     import(Transport::CUDA_IPC, Some(DevicePtr(4096)));
     assert_eq!(memory.data(), Some(DevicePtr(4096)));
 }
+
+#[test]
+fn memory_that_a_transport_has_to_keep_cannot_be_suspended() {
+    let memory = of_a_peer();
+    // SAFETY: nothing is mapped, in spite of the address, and nothing accesses it.
+    let suspend = || unsafe { memory.suspend() };
+    suspend().expect("nothing is imported yet");
+    memory
+        .imported("a memory", Transport::CUDA_IPC, None, |_| Ok(Arc::new(At(Some(DevicePtr(4096))))))
+        .expect("imported");
+    let refused = suspend().expect_err("this transport cannot");
+    assert!(refused.to_string().contains("cannot be suspended"), "{refused}");
+    memory.resume().expect("it is not suspended");
+}

@@ -56,11 +56,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("ranks_of_two_nodes_make_all_calls", "all_calls", by_name, None),
         trial("communicators_of_two_nodes_are_split", "splits", by_nccls_name, None),
         trial("a_node_whose_ranks_are_killed_is_named", "lost", by_name, Some(kill)),
+        by_adapters(trial("ranks_make_all_calls_by_adapters", "all_calls", || Wires::Adapters, None)),
+        by_adapters(trial("communicators_are_split_by_adapters", "splits", || Wires::Adapters, None)),
         by_adapters(trial(
-            "ranks_of_two_nodes_make_all_calls_by_adapters",
-            "all_calls",
+            "a_node_that_is_killed_is_named_by_adapters",
+            "lost",
             || Wires::Adapters,
-            None,
+            Some(kill),
         )),
         trial("nodes_without_adapters_are_an_error", "no_adapters", || Wires::Adapters, None)
             .with_ignored_flag(adapters),

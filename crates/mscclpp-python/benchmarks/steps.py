@@ -4,7 +4,7 @@
 
 Each GPU has a process; the script starts itself as the ranks. The environment decides which NCCL is used:
 LD_PRELOAD=.../libnccl.so puts this project's library in front. A figure is the least of ten means, and the middle one.
-`--results` writes the losses of each step as JSON: they are the same, to the last bit, with every library.
+`--results` writes the losses of each step as JSON: with two ranks they are the same, to the last bit, with every library.
 """
 
 import argparse

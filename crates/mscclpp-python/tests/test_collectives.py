@@ -160,7 +160,7 @@ def wrong_arguments(rank, n, address):
         comm.all_reduce([1, 2, 3])
     with pytest.raises(ValueError, match="'op': numbers of type int32 cannot be multiplied by 0.5"):
         comm.all_reduce(library.ones(3, "int32"), ("premul_sum", 0.5))
-    with pytest.raises(mscclpp.Error, match='no operation 3'):
+    with pytest.raises(mscclpp.Error, match="no operation 3"):
         comm.all_reduce(x, 3)
     with pytest.raises(TypeError, match="'root': expected the number of a rank, got 'first'"):
         comm.broadcast(x, "first")

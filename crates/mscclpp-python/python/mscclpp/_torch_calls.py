@@ -184,20 +184,23 @@ def all_reducing(tensors: Sequence[torch.Tensor], op: Any) -> list[Call]:
         expect_one_device("all_reduce", tensors)
     made: list[Call] = []
     plain: Call | None = None
+    of_type = None
     for tensor in tensors:
         if not fits("all_reduce", tensor):
             made.append(reducing("all_reduce", tensor, tensor, op, 1))
             plain = None
             continue
         if plain is None:
-            plain = Call("all_reduce", [], [], [])
+            results: list[torch.Tensor] = []
+            plain = Call("all_reduce", results, results, [])
             made.append(plain)
-        dtype, times, on_numbers = reduction(op, tensor.dtype)
+        if tensor.dtype is not of_type:
+            of_type = tensor.dtype
+            dtype, times, on_numbers = reduction(op, of_type)
         if count := times * tensor.numel():
             address = tensor.data_ptr()
             plain.requests.append(("all_reduce", address, address, count, dtype, on_numbers, 0))
-        plain.tensors.append(tensor)
-        plain.results.append(tensor)
+        results.append(tensor)
     return made
 
 

@@ -124,7 +124,7 @@ enum Order {
 }
 
 /// The longest time that an allocation waits for dropped memory, which is freed when no kernel runs any more.
-const CATCH_UP: Duration = Duration::from_secs(1);
+const CATCH_UP: Duration = Duration::from_secs(10);
 
 impl Freer {
     fn free(&self, device: &'static Device, address: DevicePtr) {

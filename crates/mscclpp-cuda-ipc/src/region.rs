@@ -9,7 +9,7 @@ use mscclpp_core::{
     MemoryRegion, ProcessId, RegionInfo,
     provider::{Registration, RemoteRegion},
 };
-use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
+use mscclpp_gpu::{DeviceAllocation, DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
 use mscclpp_net::random;
 use parking_lot::Mutex;
 
@@ -27,6 +27,8 @@ use crate::{
 struct Allocation {
     id: u64,
     size: u64,
+    /// The driver's allocation, by which other memory at the same addresses is told from it.
+    memory: DeviceAllocation,
     export: Arc<Export>,
     shared: Arc<HubState>,
 }
@@ -61,14 +63,17 @@ impl Exports {
         let export = unsafe { gpu.export(region.ptr(), region.len())? };
         let base = region.ptr().0.wrapping_sub(export.offset);
         let key = BaseAddress { gpu: gpu.properties().uuid, base };
+        let memory = gpu.allocation(region.ptr())?;
         let mut by_base = self.by_base.lock();
-        let known = by_base.get(&key).and_then(Weak::upgrade).filter(|a| a.size == export.allocation_size);
+        let known = by_base.get(&key).and_then(Weak::upgrade);
+        let known = known.filter(|a| a.size == export.allocation_size && a.memory == memory);
         let allocation = match known {
             Some(allocation) => allocation,
             None => {
                 let allocation = Arc::new(Allocation {
                     id: u64::from_le_bytes(random()?),
                     size: export.allocation_size,
+                    memory,
                     export: Arc::new(Export { token: random()?, handle: export.handle }),
                     shared: hub.shared().clone(),
                 });

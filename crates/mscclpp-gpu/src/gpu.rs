@@ -1,8 +1,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    DevicePtr, DmaBuf, Error, GpuDirect, GpuProperties, MemoryExport, MemoryInfo, PeerAccess, Platform,
-    Result, backend::DeviceBackend, fork, fork::OfProcess, object::check_all,
+    DeviceAllocation, DevicePtr, DmaBuf, Error, GpuDirect, GpuProperties, MemoryExport, MemoryInfo,
+    PeerAccess, Platform, Result, backend::DeviceBackend, fork, fork::OfProcess, object::check_all,
 };
 
 /// A device: a GPU, or a simulated one.
@@ -110,6 +110,14 @@ impl Gpu {
         }
         // SAFETY: the caller promises a live allocation of `owner`.
         unsafe { self.backend()?.enable_access(owner.properties(), ptr, len) }
+    }
+
+    /// Finds the allocation that holds `ptr`, memory of this device in this process.
+    ///
+    /// # Errors
+    /// [`Error::NotExportable`] or [`Error::Driver`] if there is none.
+    pub fn allocation(&self, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        self.backend()?.allocation(ptr)
     }
 
     /// Finds the allocation that holds `ptr..ptr + len`, and makes the handle that another process needs to map it.

@@ -1,5 +1,7 @@
 use std::{fmt, os::fd::OwnedFd};
 
+use crate::Owner;
+
 /// An address in the memory of a device, as kernels see it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
@@ -33,6 +35,45 @@ impl fmt::Debug for DevicePtr {
         write!(f, "DevicePtr({:#x})", self.0)
     }
 }
+
+/// An allocation of a driver, as [`Gpu::allocation`](crate::Gpu::allocation) finds it. Two are equal if they are the same memory
+/// at the same addresses: memory that was freed and allocated or mapped anew at the same addresses is another allocation.
+///
+/// Of virtual memory it keeps the driver's handle, and with it the physical memory, though not its addresses. Other memory is not
+/// kept.
+#[derive(Clone)]
+pub struct DeviceAllocation {
+    pub(crate) base: DevicePtr,
+    pub(crate) len: u64,
+    /// The driver's number of it; of virtual memory its handle, which no other allocation gets while this is kept.
+    pub(crate) id: u64,
+    pub(crate) _handle: Option<Owner>,
+}
+
+impl DeviceAllocation {
+    /// The first address.
+    #[must_use]
+    pub fn ptr(&self) -> DevicePtr {
+        self.base
+    }
+
+    /// The length in bytes, never 0.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl PartialEq for DeviceAllocation {
+    fn eq(&self, other: &Self) -> bool {
+        (self.base, self.len, self.id) == (other.base, other.len, other.id)
+    }
+}
+
+impl Eq for DeviceAllocation {}
+
+mscclpp_os::debug_fields!(DeviceAllocation, |this| ptr: this.base, len: this.len, id: this.id, ..);
 
 /// The description of a piece of device memory with which another process can map it.
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! Finds the allocation behind an address: to share it with other processes, or to reach it from another device.
 
+use std::sync::Arc;
+
 use mscclpp_gpu_sys::cuda::{
     CUmemoryPool, CUpointer_attribute as Attribute, CuResult, Driver, HANDLE_TYPE_FABRIC,
     HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -11,16 +13,28 @@ use super::{
     virtual_memory::{Physical, access_from},
 };
 use crate::{
-    DevicePtr, MemoryExport, Result,
+    DeviceAllocation, DevicePtr, MemoryExport, Result,
     driver::{
         api::{Api, Sharing},
         export::{self, Range, not_exportable, reached},
         failure::failure,
     },
     memory::ExportHandle,
+    object::Kept,
 };
 
 impl Sharing<Self> for Driver {
+    fn allocation(device: &'static Device, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        let _entered = device.context.enter()?;
+        let driver = device.driver();
+        let Some(physical) = Physical::mapped_at(driver, ptr.0)? else {
+            return export::plain_allocation(driver, ptr);
+        };
+        let Range { base, size } = mapping_of(driver, ptr)?;
+        let id = physical.id();
+        Ok(DeviceAllocation { base: DevicePtr(base), len: size, id, _handle: Some(Arc::new(Kept(physical))) })
+    }
+
     unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         let _entered = device.context.enter()?;
         let driver = device.driver();

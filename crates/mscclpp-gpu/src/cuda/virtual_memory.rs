@@ -159,6 +159,11 @@ impl Physical {
         }
     }
 
+    /// Returns the driver's handle, which is that of no other memory while this value lives.
+    pub(super) fn id(&self) -> u64 {
+        self.raw
+    }
+
     /// Returns the kinds of handles that it can be shared by.
     pub(super) fn handle_types(&self) -> Result<u32> {
         let mut prop = AllocationProp::default();

@@ -21,8 +21,8 @@ use super::{
     stream::{self, Stream},
 };
 use crate::{
-    DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, MemoryInfo,
-    Owner, PeerAccess, Result,
+    DeviceAllocation, DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource,
+    MemoryExport, MemoryInfo, Owner, PeerAccess, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     memory::ExportHandle,
     numa,
@@ -237,6 +237,10 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
     unsafe fn load_binary(&self, name: &str, binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {
         // SAFETY: the caller's promise.
         unsafe { D::load_binary(self, name, binary) }
+    }
+
+    fn allocation(&self, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        D::allocation(self, ptr)
     }
 
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {

@@ -10,7 +10,7 @@ use crate::{
     env,
     nodes::{Network, Nodes, Topology},
     one_node::OneNode,
-    rank::{Engine, RankState, Watch, check_size, devices, meet, purpose, sharing, unreached},
+    rank::{Engine, Publisher, RankState, Watch, check_size, devices, meet, purpose, sharing, unreached},
 };
 
 impl CollectivesBuilder {
@@ -134,7 +134,10 @@ impl Collectives {
     fn of(rank: RankState, engine: impl Engine + 'static) -> Result<Self> {
         let semaphores = engine.semaphores().cloned().collect();
         let watch = Watch::new(&rank.group, rank.options.checks(), &rank.order, semaphores)?;
-        Ok(Self { rank: Arc::new(rank), engine: Arc::new(engine), watch: Arc::new(watch) })
+        let (rank, engine): (_, Arc<dyn Engine>) = (Arc::new(rank), Arc::new(engine));
+        let is_reached = engine.maps_memory() && rank.n_ranks() > 1;
+        let publisher = is_reached.then(|| Publisher::new(&rank, &engine)).transpose()?;
+        Ok(Self { publisher: publisher.map(Arc::new), rank, engine, watch: Arc::new(watch) })
     }
 
     /// Groups of these ranks: those that give the same `color` become one, in the order of their `key`, ranks with

@@ -249,12 +249,10 @@ struct Chunks {
   }
 };
 
-// An exchange by Simple between two ranks, whose blocks put and take.
+// The part of a block that has begun in an exchange by Simple between two ranks, whose blocks put and take.
 template <class Words>
-MSCCLPP_DEVICE_INLINE void exchangeSimpleOfTwo(const CollectiveHandle& comm, const CollectiveCall& call) {
-  CollectiveBlock b(comm, call, true);
-  if (!b.begin()) return;
-  b.countOthers();
+MSCCLPP_DEVICE_INLINE void chunksOfTwo(const CollectiveBlock& b) {
+  const CollectiveCall& call = b.call;
   const Chunks chunks(b);
   const uint32_t other = 1 - b.rank;
   const CollectiveSegment ours = call.segments[other], theirs = call.segments[Words::Reduces ? b.rank : other];
@@ -300,12 +298,11 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfTwo(const CollectiveHandle& comm, con
   b.end(failed);
 }
 
-// An exchange by Simple between any number of ranks. Blocks have at least as many threads as there are ranks.
+// The part of a block that has begun in an exchange by Simple between any number of ranks. Blocks have at least as many
+// threads as there are ranks.
 template <class Words>
-MSCCLPP_DEVICE_INLINE void exchangeSimpleOfMore(const CollectiveHandle& comm, const CollectiveCall& call) {
-  CollectiveBlock b(comm, call, false);
-  if (!b.begin()) return;
-  b.countOthers();
+MSCCLPP_DEVICE_INLINE void chunksOfMore(const CollectiveBlock& b) {
+  const CollectiveCall& call = b.call;
   const ChunkRole role(b);
   const Chunks chunks(b, role.lane, role.lanes);
   const bool credits = call.oneWay || role.lanes != b.blocks;
@@ -355,13 +352,22 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfMore(const CollectiveHandle& comm, co
   b.end(failed);
 }
 
+template <class Words, bool OfTwo>
+MSCCLPP_DEVICE_INLINE void chunksSimple(const CollectiveBlock& b) {
+  if constexpr (OfTwo) {
+    chunksOfTwo<Words>(b);
+  } else {
+    chunksOfMore<Words>(b);
+  }
+}
+
+// An exchange by Simple.
 template <class Words, bool OfTwo = false>
 MSCCLPP_DEVICE_INLINE void exchangeSimple(const CollectiveHandle& comm, const CollectiveCall& call) {
-  if constexpr (OfTwo) {
-    exchangeSimpleOfTwo<Words>(comm, call);
-  } else {
-    exchangeSimpleOfMore<Words>(comm, call);
-  }
+  CollectiveBlock b(comm, call, OfTwo);
+  if (!b.begin()) return;
+  b.countOthers();
+  chunksSimple<Words, OfTwo>(b);
 }
 
 // The all_reduce in two steps, by Simple; its segments are those of allReduceLl128.

@@ -116,14 +116,14 @@ pub(crate) trait Engine: Send + Sync {
         false
     }
 
-    /// Maps the memory that the peers register together with `own`. `said` is what each rank says of its part: the last two words
-    /// are its offset and its length. All ranks call it.
+    /// Maps the memory that the peers register together with `own`. `said` is what each rank says of its part: the second and
+    /// third words are its offset and its length. All ranks call it.
     fn map(
         &self,
         _rank: &RankState,
         _group: &Group,
         _own: &RegisteredMemory,
-        _said: &[[u64; 3]],
+        _said: &[[u64; 4]],
     ) -> Result<Option<Mapping>> {
         Ok(None)
     }

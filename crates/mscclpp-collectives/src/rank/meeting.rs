@@ -26,6 +26,8 @@ pub(crate) mod purpose {
     pub(crate) const REGISTER: u64 = 2;
     /// The calls that ranks have made.
     pub(crate) const CALLS: u64 = 3;
+    /// The memory that ranks publish.
+    pub(crate) const PUBLISH: u64 = 4;
 }
 
 /// Meets the ranks that set up collectives. Blocks.

@@ -9,9 +9,9 @@ use mscclpp::{
 };
 use parking_lot::Mutex;
 
-use crate::{DataType, Error, Kind, Request, Result, choice::Selector};
+use crate::{DataType, Error, Kind, Request, Result, choice::Selector, env};
 
-use super::{counters::Counters, options::Options, registrations::Registrations};
+use super::{counters::Counters, options::Options, registrations::Registrations, registry::Registry};
 
 /// The usual most blocks of a call between up to [`FEW_RANKS`] ranks, and between more, for whose blocks there is less scratch.
 const MAX_BLOCKS_OF_FEW: u32 = 256;
@@ -34,6 +34,7 @@ pub(crate) struct RankState {
     pub(crate) scratch_bytes: u64,
     pub(crate) counters: Counters,
     pub(crate) registrations: Registrations,
+    pub(crate) registry: Arc<Registry>,
     /// The reason for which [`Collectives::abort`](crate::Collectives::abort) was called.
     pub(crate) aborted: OnceLock<String>,
     /// The number of splits so far. Held while ranks say in which part they are.
@@ -95,15 +96,18 @@ impl RankState {
                  different streams may wait for each other for ever; order them, or set up all with calls_at_once({communicators})"
             );
         }
+        let counters = Counters::new(gpu, ranks, max_blocks)?;
+        let registry = Registry::new(gpu, &counters.buffer, counters.reach, env::graph_register()?);
         Ok(Self {
             comm: comm.clone(),
             gpu: gpu.clone(),
-            counters: Counters::new(gpu, ranks, max_blocks)?,
+            counters,
             group,
             options,
             max_blocks,
             scratch_bytes,
             registrations: Registrations::default(),
+            registry: Arc::new(registry),
             aborted: OnceLock::new(),
             splits: Mutex::default(),
             order: Arc::default(),

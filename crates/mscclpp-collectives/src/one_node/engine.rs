@@ -249,6 +249,14 @@ impl Engine for OneNode {
         unsafe { self.launch_rows(rank, rows, selection, launch, call) }
     }
 
+    #[cfg(test)]
+    fn last_direct(&self, from: usize) -> Result<u64> {
+        let line = from as u64 * u64::from(self.layout.max_blocks);
+        let mut modes = [0u64; 2];
+        self.scratch.memory().read_params(self.layout.parts.signals + line * LINE + 8, &mut modes)?;
+        Ok(modes[0].max(modes[1]))
+    }
+
     fn maps_memory(&self) -> bool {
         true
     }

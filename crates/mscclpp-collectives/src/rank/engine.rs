@@ -111,6 +111,13 @@ pub(crate) trait Engine: Send + Sync {
         Err(no_rows())
     }
 
+    /// The number of the last call in which the first lane from a rank came directly: see D8 in
+    /// `collective_direct_device.hpp`.
+    #[cfg(test)]
+    fn last_direct(&self, _from: usize) -> Result<u64> {
+        Ok(0)
+    }
+
     /// Whether peers write into memory that this rank registers: otherwise nothing is registered with them.
     fn maps_memory(&self) -> bool {
         false

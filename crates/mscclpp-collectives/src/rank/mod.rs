@@ -19,9 +19,7 @@ pub(crate) use meeting::{check_size, devices, least_device, meet, purpose, shari
 pub(crate) use options::Options;
 pub(crate) use publisher::Publisher;
 pub(crate) use registrations::{CopyPlaces, List, Mapping, Memory, Part, Peers, Symmetric};
-#[cfg(all(test, feature = "cuda-ipc"))]
-pub(crate) use registry::Segment;
-pub(crate) use registry::{MappedSegment, Places, is_slot};
+pub(crate) use registry::{MappedSegment, Places, Segment, is_slot};
 #[cfg(test)]
 pub(crate) use state::SCRATCH;
 pub(crate) use state::{Call, RankState};

@@ -1,5 +1,5 @@
-//! The thread that publishes the segments of this process's ranks, maps those of their peers, and withdraws. Nobody waits for it, but
-//! for the end of a communicator, which waits until it lets go of it.
+//! The thread that publishes the segments of this process's ranks, maps those of their peers, and withdraws them. Nobody waits
+//! for it but the end of a communicator, which waits until the thread has let go of that.
 //!
 //! Ranks tell each other by [`Group::tell`]; what a rank has told arrives in order. A message is a list of words: what it is, the
 //! slot, the segment's generation, and what belongs to it.
@@ -72,7 +72,7 @@ struct Communicator {
     group: Group,
     rank: Arc<RankState>,
     engine: Arc<dyn Engine>,
-    /// What this rank has published, by the slot.
+    /// The segments that this rank has published, by the slot.
     own: HashMap<u64, Published>,
     /// The ranks that can say nothing any more.
     gone: Vec<bool>,

@@ -1,5 +1,5 @@
-//! The segments that a rank has published, and those of its peers that it has mapped. Calls find their places here. What ranks tell
-//! each other of them is in `publisher.rs`; `docs/design/registrations.md` says how it goes together.
+//! The segments that a rank has published, and those of its peers that it has mapped. Calls find their places here. The
+//! messages of the ranks about them are in `publisher.rs`; `docs/design/registrations.md` says how it goes together.
 
 use std::{
     collections::HashMap,
@@ -33,7 +33,7 @@ pub(crate) struct Registry {
     /// Whether captured calls publish what they take data into.
     captures: bool,
     own: Mutex<Own>,
-    /// What the publisher has still to do.
+    /// The work that the publisher has still to do.
     commands: Mutex<Vec<Command>>,
     mapped: Arc<Mapped>,
     /// Whether this rank has ever published something or mapped something: then its calls may go directly.
@@ -48,7 +48,7 @@ struct Own {
     next: u64,
 }
 
-/// What the publisher has to do.
+/// A piece of work for the publisher.
 pub(crate) enum Command {
     Publish(Weak<Segment>),
     /// Nobody names the segment any more. What it kept is released behind that.
@@ -78,7 +78,7 @@ pub(crate) struct Segment {
     registry: Weak<Registry>,
 }
 
-/// What is mapped of each peer, by the peer and the slot. All launches keep it, since peers may name any of it.
+/// The segments of peers that are mapped, by the peer and the slot. All launches keep them, since peers may name any.
 #[derive(Default)]
 pub(crate) struct Mapped(Mutex<HashMap<(usize, u64), MappedSegment>>);
 
@@ -196,8 +196,8 @@ impl Registry {
         std::mem::take(&mut *self.commands.lock())
     }
 
-    /// The places of the data that comes to `rank` from each peer. `publishes`: what has no segment gets one. `ready`: those alone
-    /// that all peers have mapped.
+    /// The places of the data that comes to `rank` from each peer. `publishes`: what has no segment gets one. `ready`: only
+    /// those that all peers have mapped.
     pub(crate) fn places(
         self: &Arc<Self>,
         segments: &[CallSegment],

@@ -17,11 +17,11 @@ use crate::{Collectives, Error, Result, rank::Segment};
 pub struct Published(Option<Arc<Segment>>);
 
 impl Collectives {
-    /// Publishes `buffer`, so that peers may write into it. Unlike [`Collectives::register`], this concerns this rank alone: others
-    /// need not publish anything, and it neither waits for them nor tells the selector. A thread in the background does
-    /// the work, within milliseconds. From then on large calls that move and do not reduce, and that take what comes in this
-    /// memory, get it straight from those that send it; until then, and if a peer cannot map it, what comes is copied out
-    /// of the scratch, as ever.
+    /// Publishes `buffer`, so that peers may write into it. Unlike [`Collectives::register`], this concerns this rank alone:
+    /// others need not publish anything, and it does not wait for them. A thread in the background does the work, which takes
+    /// milliseconds. From then on large calls that move and do not reduce, and that take what comes in this memory, get
+    /// it straight from those that send it. Until then, and if a peer cannot map it, what comes is copied out of the
+    /// scratch, as ever.
     ///
     /// A call finds its memory by itself, at any multiple of 16 bytes, if nothing that the call sends overlaps it. It may be
     /// published while a stream is being captured. Captured calls publish what they need by themselves, unless

@@ -40,8 +40,12 @@ impl Collectives {
     /// in registered memory. What comes is then not copied out of the scratch. A call finds its memory by itself, at
     /// any offset. Where that does not lie in registered memory whole, is none of a multiple of 16 bytes for each
     /// peer, or overlaps what the same call sends, this rank takes what comes as ever, whatever the other ranks do.
-    /// Such calls wait a little longer than without any registration: so register the receive memory of all large
-    /// calls, or none.
+    ///
+    /// [`Collectives::publish`] does the same for one rank, without waiting for others, and captured calls do it by
+    /// themselves. This call is for programs that want the next call to go directly, or to know that no rank had an
+    /// error; and all ranks know then that memory is registered, so calls may go in bulk
+    /// ([`Protocol::Bulk`](crate::Protocol::Bulk)), and an `all_to_all` of a group whose counts only pairs of ranks know
+    /// goes alone and directly.
     ///
     /// A captured call uses what is registered when it is captured, and its graph keeps that.
     ///
@@ -234,8 +238,9 @@ impl Collectives {
         Ok(Registered { memory, rank: rank.rank() })
     }
 
-    /// Drops what was registered, on all ranks together, and frees what all of them have dropped. Every rank makes this call, in
-    /// the same order as all others; it blocks until all do. Graphs that were captured before keep what they use.
+    /// Drops what was registered, on all ranks together, and lets go of what all of them have dropped: peers unmap it within
+    /// milliseconds. Every rank makes this call, in the same order as all others; it blocks until all do. Graphs that were
+    /// captured before keep what they use.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] while a stream is being captured into which calls were put. [`Error::Below`] if a rank is

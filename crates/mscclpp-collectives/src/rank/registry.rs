@@ -12,7 +12,7 @@ use std::{
 
 use mscclpp::{
     DeviceBuffer, DevicePtr, Gpu, RegisteredMemory,
-    gpu::{DeviceAllocation, KernelObject, Owner},
+    gpu::{DeviceAllocation, KernelObject, Owner, fork::Origin},
 };
 use parking_lot::Mutex;
 
@@ -38,6 +38,7 @@ pub(crate) struct Registry {
     mapped: Arc<Mapped>,
     /// Whether this rank has ever published something or mapped something: then its calls may go directly.
     is_used: AtomicBool,
+    origin: Origin,
 }
 
 /// This rank's segments.
@@ -113,6 +114,7 @@ impl Registry {
             commands: Mutex::default(),
             mapped: Arc::default(),
             is_used: AtomicBool::new(false),
+            origin: Origin::here(),
         }
     }
 
@@ -358,7 +360,9 @@ impl Segment {
 /// This may run in a thread of the driver: it calls no driver, and waits for nobody.
 impl Drop for Segment {
     fn drop(&mut self) {
-        if let Some(registry) = self.registry.upgrade() {
+        // In a fork, nobody would answer, and another thread may have held the locks.
+        let registry = self.registry.upgrade().filter(|registry| registry.origin.is_here());
+        if let Some(registry) = registry {
             let keeps = std::mem::take(self.keeps.get_mut());
             let Self { slot, generation, .. } = *self;
             registry.command(Command::Withdraw { slot, generation, _keeps: keeps });

@@ -61,16 +61,17 @@ fn publish_at_random(n: usize, rounds: u32) {
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));
         let mut published: VecDeque<Published> = VecDeque::new();
-        // The calls that are under way, with what they give and take.
-        let mut calls: Vec<(u32, usize, DeviceSlice<u32>, DeviceSlice<u32>)> = Vec::new();
+        // What the calls that are under way take, and what that must be.
+        let mut calls: Vec<(u32, DeviceSlice<u32>, Vec<u32>)> = Vec::new();
         for round in 0..rounds {
             let part = 64 + random.of(0..=12_000) as usize;
+            let (kind, root) = (random.of(0..=4), random.of(0..=n as u64 - 1) as usize);
             told.tell(Selection { blocks: 1 + random.of(0..=2) as u32, ..SIMPLE });
-            let (send, recv) = (slice(gpu, &sent(rank, n, part, round)), zeros::<u32>(gpu, n * part + 8));
+            let (send, memory) = (slice(gpu, &sent(rank, n, part, round)), zeros::<u32>(gpu, n * part + 8));
             match own.of(0..=3) {
-                0 => published.push_back(collectives.publish(recv.buffer()).expect("it is of this device")),
+                0 => published.push_back(collectives.publish(memory.buffer()).expect("it is of this device")),
                 1 => {
-                    let made = collectives.publish(recv.buffer()).expect("it is of this device");
+                    let made = collectives.publish(memory.buffer()).expect("it is of this device");
                     if own.of(0..=1) == 0 {
                         wait_until_ready(&made);
                     }
@@ -81,21 +82,48 @@ fn publish_at_random(n: usize, rounds: u32) {
             }
             // Four words are 16 bytes: other offsets cannot be written directly.
             let offset = own.of(0..=8) as usize;
-            let recv = recv.slice(offset..offset + n * part).unwrap();
+            let recv = memory.slice(offset..offset + n * part).unwrap();
+            let gathered = || (0..n).flat_map(|from| sent(from, 1, part, round)).collect();
             thread::sleep(Duration::from_micros(own.of(0..=1000)));
-            collectives.all_to_all(&send, &recv, &stream).unwrap();
-            calls.push((round, part, send, recv));
+            let expected = match kind {
+                0 => {
+                    collectives.all_to_all(&send, &recv, &stream).unwrap();
+                    received(rank, n, part, round)
+                }
+                // In place.
+                1 => {
+                    recv.write(&sent(rank, n, part, round)).unwrap();
+                    collectives.all_to_all(&recv, &recv, &stream).unwrap();
+                    received(rank, n, part, round)
+                }
+                2 => {
+                    collectives.all_gather(&send.slice(0..part).unwrap(), &recv, &stream).unwrap();
+                    gathered()
+                }
+                3 => {
+                    let own = recv.slice(rank * part..(rank + 1) * part).unwrap();
+                    own.write(&sent(rank, 1, part, round)).unwrap();
+                    collectives.all_gather(&own, &recv, &stream).unwrap();
+                    gathered()
+                }
+                // The root may be ahead of the others.
+                _ => {
+                    if rank == root {
+                        recv.write(&sent(root, n, part, round)).unwrap();
+                    }
+                    collectives.broadcast(&recv, root, &stream).unwrap();
+                    sent(root, n, part, round)
+                }
+            };
+            calls.push((round, recv, expected));
             if own.of(0..=3) == 0 {
                 // While calls that name it may be under way.
                 published.clear();
             }
             if own.of(0..=2) == 0 {
                 collectives.synchronize(&stream).unwrap();
-                for (round, part, _, recv) in calls.drain(..) {
-                    assert!(
-                        recv.read().unwrap() == received(rank, n, part, round),
-                        "round {round}, rank {rank}"
-                    );
+                for (round, recv, expected) in calls.drain(..) {
+                    assert!(recv.read().unwrap() == expected, "round {round}, rank {rank}");
                 }
             }
         }

@@ -35,7 +35,7 @@ const WITHDRAW: u64 = 2;
 
 /// The time between two looks at what peers have said: after something has happened, and otherwise.
 const BUSY: Duration = Duration::from_micros(500);
-const IDLE: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_millis(50);
 /// How long after it a thread is busy.
 const CALMS_DOWN: Duration = Duration::from_millis(500);
 
@@ -53,7 +53,7 @@ static ALL: Mutex<Option<OfProcess<Arc<Mutex<All>>>>> = Mutex::new(None);
 static IS_CALLED: Mutex<bool> = Mutex::new(false);
 static CALLED: Condvar = Condvar::new();
 
-/// Makes the thread look at once.
+/// Makes the thread look at once. Called without the thread's locks, by anybody.
 pub(super) fn wake() {
     *IS_CALLED.lock() = true;
     CALLED.notify_one();

@@ -92,9 +92,9 @@ MSCCLPP_DEVICE_INLINE uint64_t loadOfHost(const uint64_t* word) {
 
 // How often a block looks for what a peer says, at most: about a millisecond.
 #if defined(MSCCLPP_DEVICE_SIM)
-constexpr int64_t PollsForPlace = 256;
+enum DirectPolls : uint32_t { PollsForPlace = 256 };
 #else
-constexpr int64_t PollsForPlace = 2048;
+enum DirectPolls : uint32_t { PollsForPlace = 2048 };
 #endif
 
 // Looks, with acquire, whether a word that a peer writes is at least `least`, and returns whether it is. Nobody aborts this

@@ -76,6 +76,8 @@ pub(crate) trait DeviceBackend: Send + Sync {
     fn synchronize(&self) -> Result<()>;
     /// Takes the failed objects of all streams, dropped ones included: see [`StreamBackend::take_failed`].
     fn take_failed(&self) -> Vec<Owner>;
+    /// See [`crate::Gpu::release_of_graphs`].
+    fn release_of_graphs(&self) {}
     fn make_current(&self) -> Result<()>;
     fn adopt_thread(&self) -> Result<()>;
 }

@@ -174,6 +174,17 @@ impl Gpu {
         check_all(&backend.take_failed())
     }
 
+    /// Drops the objects that graphs of other code have kept alive, if the graphs are gone. That also happens when memory is
+    /// allocated, or a stream is found idle: this is for a thread that nobody waits for, in a program that may do neither. It
+    /// may block until kernels end, as freeing memory does.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child.
+    pub fn release_of_graphs(&self) -> Result<()> {
+        self.backend()?.release_of_graphs();
+        Ok(())
+    }
+
     /// Makes this the current device of the calling thread (see [`Platform::current_gpu`](crate::Platform::current_gpu)).
     /// On CUDA it makes the device's primary context current, as other libraries expect it.
     ///

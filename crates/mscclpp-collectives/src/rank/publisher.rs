@@ -6,7 +6,8 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    mem,
+    sync::{Arc, Once, Weak},
     thread,
     time::{Duration, Instant},
 };
@@ -53,6 +54,11 @@ static ALL: Mutex<Option<OfProcess<Arc<Mutex<All>>>>> = Mutex::new(None);
 static IS_CALLED: Mutex<bool> = Mutex::new(false);
 static CALLED: Condvar = Condvar::new();
 
+/// Held by the thread while it calls drivers. It is held for ever when the process ends.
+static WORKS: Mutex<()> = Mutex::new(());
+/// How long the end of the process waits for the thread.
+const AT_EXIT: Duration = Duration::from_secs(1);
+
 /// Makes the thread look at once. Called without the thread's locks, by anybody.
 pub(super) fn wake() {
     *IS_CALLED.lock() = true;
@@ -94,6 +100,7 @@ impl Publisher {
         let (rank, engine) = (Arc::clone(rank), Arc::clone(engine));
         let served = Communicator { group, rank, engine, own: HashMap::new(), gone };
         let served = Arc::new(Mutex::new(Some(served)));
+        stop_at_exit();
         let all = All::of_process();
         let mut them = all.lock();
         if !them.are_served {
@@ -142,23 +149,48 @@ fn serve_all(all: &Mutex<All>) {
             }
             all.served.clone()
         };
+        let works = WORKS.lock();
         let mut has_worked = false;
         for served in &served {
             if let Some(communicator) = &mut *served.lock() {
                 has_worked |= communicator.work();
             }
         }
-        drop(served);
         if has_worked {
             last = Instant::now();
             continue;
         }
+        // Segments are among what graphs keep. Nobody waits for this thread here.
+        let gpu = served.first().and_then(|served| served.lock().as_ref().map(|it| it.rank.gpu.clone()));
+        drop(served);
+        if let Some(Err(error)) = gpu.map(|gpu| gpu.release_of_graphs()) {
+            tracing::debug!(target: "mscclpp::conn", %error, "what graphs have kept is not released");
+        }
+        drop(works);
         let pause = if last.elapsed() < CALMS_DOWN { BUSY } else { IDLE };
         let mut is_called = IS_CALLED.lock();
         if !*is_called {
             CALLED.wait_for(&mut is_called, pause);
         }
         *is_called = false;
+    }
+}
+
+/// Has the thread call no driver any more when the process ends, where drivers are taken down.
+fn stop_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: programs, the Python package and the library in place of NCCL are never unloaded, and this function with them.
+        let _without_it_the_thread_goes_on = unsafe { libc::atexit(at_exit) };
+    });
+}
+
+extern "C" fn at_exit() {
+    // A fork has no such thread, which may have held the lock.
+    if ALL.try_lock_for(AT_EXIT).is_some_and(|all| all.as_ref().is_some_and(OfProcess::is_here))
+        && let Some(works) = WORKS.try_lock_for(AT_EXIT)
+    {
+        mem::forget(works);
     }
 }
 

@@ -288,6 +288,10 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         failed
     }
 
+    fn release_of_graphs(&self) {
+        D::process().captures.sweep();
+    }
+
     fn make_current(&self) -> Result<()> {
         self.context.set_current()
     }

@@ -270,6 +270,20 @@ struct DirectLane {
       if (it.recvBytes > mostBytes) mostBytes = it.recvBytes;
     }
     const uint32_t most = chunks.count(mostBytes), behind = role.puts ? 1 : 0;
+    const auto copyOwn = [&](uint32_t k) {
+      if (!chunks.has(copies, k)) return;
+      const uint64_t at = chunks.offset(k);
+      const PartCopy it{own.recv + at, own.send + at, chunks.length(own.recvBytes, k)};
+      if constexpr (OfTwo) {
+        copyBytes(it.to, it.from, it.bytes, b.thread, b.threads);
+      } else {
+        copyByTurns({it});
+      }
+    };
+    // Between two ranks, half of the blocks begin with a copy and stay one ahead, so that some blocks put while others
+    // copy, and the link is never idle.
+    const uint32_t ahead = OfTwo ? b.block % 2 : 0;
+    if (ahead != 0) copyOwn(0);
     bool failed = false;
     for (uint32_t k = 0; k < most + behind && !failed; ++k) {
       // Between two ranks both know after the first step whether both messages go directly. Then nobody asks for steps.
@@ -289,15 +303,7 @@ struct DirectLane {
         }
       }
       if (!role.takes) continue;
-      if (chunks.has(copies, k)) {
-        const uint64_t at = chunks.offset(k);
-        const PartCopy it{own.recv + at, own.send + at, chunks.length(own.recvBytes, k)};
-        if constexpr (OfTwo) {
-          copyBytes(it.to, it.from, it.bytes, b.thread, b.threads);
-        } else {
-          copyByTurns({it});
-        }
-      }
+      copyOwn(k + ahead);
       if (k < behind || !(takesAny || (steps && (!OfTwo || puts)))) continue;
       const uint32_t j = k - behind;
       bool came = true;

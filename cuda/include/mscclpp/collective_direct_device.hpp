@@ -29,11 +29,12 @@
 //   D7. No address goes from rank to rank. Each rank has a table of what it has mapped of its peers, by the numbers that they
 //       have given to their segments. Who says a place that does not lie in the table's memory whole, at a multiple of 16, is
 //       not written to: the rank that finds it gives up its call and says so.
-//   D8. A sender decides for each lane of a message, before its first chunk. If it goes directly, the call's number stands
-//       behind the word of the lane's signals, in one of two words by its parity (D4), and is stored before the first signal.
-//       Then the receiver takes nothing of the lane out of the ring. A kernel of Simple says no places, and does not ask for
-//       any; so a sender waits for what a peer says only if it has mapped something of it, since such a peer does not
-//       launch that kernel, and not for long, since it may have launched it before.
+//   D8. A sender decides for each lane of a message, before its first chunk. If it goes directly, it stores the call's number
+//       in the word behind that of the lane's signals, before the first signal; then the receiver takes nothing of the lane
+//       out of the ring. That word is written again only when the receiver has said a place in a later call, and so when it
+//       has ended this one. (The signal itself is not: a root may be a call ahead.) A kernel of Simple says no places, and
+//       does not ask for any; so a sender waits for what a peer says only if it has mapped something of it, since such a
+//       peer does not launch that kernel, and not for long, since it may have launched it before.
 //   D9. A place is named when all peers have mapped the segment: the host says it in the word `ready` when each has said so,
 //       and each has written its table before. Both are read by relaxed loads of 8 bytes, which the host may write meanwhile:
 //       the place is said with release after `ready` is read, and the table is read after that is acquired.
@@ -195,7 +196,7 @@ struct DirectLane {
 
   // The word that says whether the lane of `from` goes directly to rank `to`.
   MSCCLPP_DEVICE_INLINE uint64_t* mode(uint32_t to, uint32_t from) const {
-    return chunks.word(Chunks::First, to, from) + 1 + (b.epoch & 1);
+    return chunks.word(Chunks::First, to, from) + 1;
   }
   // The signals of a message that goes directly, and the waits for them: number 0 when it begins, k + 1 behind chunk k if steps
   // are signalled (R1), and at the end 1 more than it has chunks.

@@ -252,9 +252,9 @@ impl Engine for OneNode {
     #[cfg(test)]
     fn last_direct(&self, from: usize) -> Result<u64> {
         let line = from as u64 * u64::from(self.layout.max_blocks);
-        let mut modes = [0u64; 2];
-        self.scratch.memory().read_params(self.layout.parts.signals + line * LINE + 8, &mut modes)?;
-        Ok(modes[0].max(modes[1]))
+        let mut mode = [0u64];
+        self.scratch.memory().read_params(self.layout.parts.signals + line * LINE + 8, &mut mode)?;
+        Ok(mode[0])
     }
 
     fn maps_memory(&self) -> bool {

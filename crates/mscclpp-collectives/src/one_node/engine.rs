@@ -249,7 +249,7 @@ impl Engine for OneNode {
         unsafe { self.launch_rows(rank, rows, selection, launch, call) }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "cuda-ipc"))]
     fn last_direct(&self, from: usize) -> Result<u64> {
         let line = from as u64 * u64::from(self.layout.max_blocks);
         let mut mode = [0u64];

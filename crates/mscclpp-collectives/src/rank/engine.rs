@@ -113,7 +113,7 @@ pub(crate) trait Engine: Send + Sync {
 
     /// The number of the last call in which the first lane from a rank came directly: see D8 in
     /// `collective_direct_device.hpp`.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "cuda-ipc"))]
     fn last_direct(&self, _from: usize) -> Result<u64> {
         Ok(0)
     }

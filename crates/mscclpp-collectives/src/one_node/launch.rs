@@ -104,9 +104,8 @@ impl OneNode {
         let stepped = if selection.two_steps { plan.in_two_steps() } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
         let collective = self.collective_call(rank, plan, selection, signature);
-        let mut args = call.keeping(&self.owner).with(self.handle);
-        let found = self.places(rank, plan, &mut selection, call.stream)?;
-        args = match found {
+        let args = call.keeping(&self.owner).with(self.handle);
+        let args = match self.places(rank, plan, &mut selection, call.stream)? {
             Some(Places { places, segments }) => {
                 let args = segments.into_iter().fold(args, |args, segment| args.with_owner(segment));
                 args.with(CollectiveDirectCall { call: collective, places, reach: rank.registry.reach() })

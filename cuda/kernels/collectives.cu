@@ -31,15 +31,8 @@ MSCCLPP_GROUP_KERNEL(reduce_group_bf16_sum, detail::reduceGroup<detail::SumWords
 MSCCLPP_GROUP_KERNEL(reduce_group_f32_sum, detail::reduceGroup<detail::SumWords<ReduceF32>>)
 
 // Messages between pairs of ranks.
-extern "C" __global__ void __launch_bounds__(1024)
-    move_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveSends call) {
-  detail::moveMessages(comm, call);
-}
-extern "C" __global__ void __launch_bounds__(1024)
-    move_many_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm,
-                       const MSCCLPP_GRID_CONSTANT CollectiveManySends call) {
-  detail::moveMessages(comm, call);
-}
+MSCCLPP_KERNEL_OF(CollectiveSends, move_messages, detail::moveMessages)
+MSCCLPP_KERNEL_OF(CollectiveManySends, move_many_messages, detail::moveMessages)
 
 // Several calls that move, by each protocol.
 MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<false>)

@@ -78,7 +78,12 @@ macro_rules! narrow {
     ($($type:ty),*) => { $(
         impl Average for $type {
             fn number(random: &mut Random) -> Self {
-                if random.below(5) == 0 { Self::MAX } else { Self::from_f32(random.of(0..=4000) as f32 * 0.1 - 30.0) }
+                match random.below(6) {
+                    0 => Self::MAX,
+                    // The smallest numbers, whose averages have fewer bits.
+                    1 => Self::from_bits(random.of(1..=99) as u16),
+                    _ => Self::from_f32(random.of(0..=4000) as f32 * 0.1 - 30.0),
+                }
             }
 
             /// Added as f32, and divided. What a node gives to others is rounded.

@@ -138,7 +138,7 @@ mod tests {
                 .to_string()
         };
         assert_eq!(message(0), "work did not finish within 1s");
-        let two = "work, whose kernels wait for rank 0, rank 1, did not finish within 1s; look whether ";
+        let two = "work, whose kernels wait for rank 0, rank 1, did not finish within 1s; check on ";
         assert!(message(2).starts_with(two), "{}", message(2));
         assert!(message(1000).contains("rank 7 and 992 more,"), "{}", message(1000));
     }

@@ -255,7 +255,7 @@ mod tests {
             let forced = Choice { protocol: Some(Protocol::CopyEngine), forced: true, ..Choice::default() };
             let text = forced.check(collectives, &all_gather(64)).unwrap_err().text;
             assert!(
-                text.contains("algSelection is copy-engine") && text.contains("done by simple"),
+                text.contains("algSelection is copy-engine") && text.contains("goes by simple"),
                 "{text}"
             );
             Choice { forced: false, ..forced }.check(collectives, &all_gather(64)).unwrap();

@@ -148,7 +148,7 @@ fn leave() -> Result<Option<Group>, Failure> {
         group.depth = group
             .depth
             .checked_sub(1)
-            .ok_or_else(|| Failure::usage("ncclGroupEnd in a thread that has not called ncclGroupStart"))?;
+            .ok_or_else(|| Failure::usage("this thread has not called ncclGroupStart"))?;
         Ok((group.depth == 0).then(|| std::mem::take(group)))
     })
 }
@@ -279,7 +279,7 @@ mod tests {
         start();
         assert_eq!(end(), Ok(Code::SUCCESS));
         assert_eq!(end(), Ok(Code::SUCCESS));
-        assert!(end().unwrap_err().text.contains("not started"));
+        assert!(end().unwrap_err().text.contains("has not called ncclGroupStart"));
     }
 
     #[test]

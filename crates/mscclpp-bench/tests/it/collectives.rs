@@ -70,7 +70,7 @@ pub(crate) fn too_long() -> Result<(), Failed> {
         output_within(5 * LIMIT, program.arg("all-reduce").args(long).env("MSCCLPP_PLATFORM", "sim"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("did not finish within 1s; look "), "{said}");
+    assert!(said.contains("did not finish within 1s; check "), "{said}");
     Ok(())
 }
 

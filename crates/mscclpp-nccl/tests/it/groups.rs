@@ -347,7 +347,7 @@ fn a_group_with_a_wrong_call_does_nothing() {
         rank.stream.synchronize();
         assert_eq!(to.read(), [0.0]);
         // SAFETY: the function has no arguments.
-        nccl.fails(unsafe { (nccl.ncclGroupEnd)() }, INVALID_USAGE, "has not started");
+        nccl.fails(unsafe { (nccl.ncclGroupEnd)() }, INVALID_USAGE, "has not called ncclGroupStart");
         rank.assert_works();
         rank.destroy();
     });

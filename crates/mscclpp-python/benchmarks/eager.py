@@ -7,30 +7,20 @@ A figure is the least of 60 times of 500 calls, of which the host waits for the 
 themselves take of it. What the first row takes less than the second is what Python does with the arguments.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from timing import as_ranks, joined
+from timing import as_ranks, joined, of_host
 
 CALLS = 500
 ROUNDS = 3
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:
-    times, of_host = [], []
-    for _ in range(20):
-        dist.barrier()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(CALLS):
-            call()
-        of_host.append(time.perf_counter() - begin)
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return min(times) * 1e6 / CALLS, min(of_host) * 1e6 / CALLS
+    whole, of_calls = zip(*of_host(call, CALLS, 20), strict=True)
+    return min(whole), min(of_calls)
 
 
 def of_group(numbers: torch.Tensor, group: Any) -> dict[str, Callable[[], object]]:

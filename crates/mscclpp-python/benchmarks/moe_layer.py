@@ -12,14 +12,13 @@ leaves out what is between the ranks.
 import importlib
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import mscclpp.ep
 import torch
 import torch.distributed as dist
-from timing import as_ranks, graph_of, joined, timed
+from timing import as_ranks, graph_of, joined, of_host, timed
 
 H, E, K, INNER = 7168, 256, 8, 512
 DECODE, PREFILL = 16, 4096
@@ -164,20 +163,6 @@ def scattered(group: Any, terms: torch.Tensor, layer: Layer) -> torch.Tensor:
     return out
 
 
-def of_host(step: Callable[[], object]) -> float:
-    """Return the microseconds of an eager step: the median of seven, each of ten steps."""
-    times: list[float] = []
-    for _ in range(7):
-        dist.barrier()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(10):
-            step()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - begin) * 1e5)
-    return statistics.median(times)
-
-
 def rank() -> None:
     device, ours, comm = joined()
     deep_ep = importlib.import_module("deep_ep")
@@ -222,7 +207,7 @@ def rank() -> None:
             print(f"decode, {DECODE} tokens, {name}: {figure:.1f}", flush=True)
     for name, steps in prefilled.items():
         steps()
-        figure = of_host(steps)
+        figure = statistics.median(whole for whole, _ in of_host(steps, 10, 7))
         if device.index == 0:
             print(f"prefill, {PREFILL} tokens, {name}: {figure:.0f}", flush=True)
     buffer.destroy()

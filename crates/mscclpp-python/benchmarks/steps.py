@@ -10,13 +10,12 @@ LD_PRELOAD=.../libnccl.so puts this project's library in front. A figure is the 
 import argparse
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from timing import as_ranks
+from timing import as_ranks, of_host
 from torch import nn
 
 HIDDEN = 4096
@@ -131,19 +130,6 @@ STEPS: dict[str, Callable[[], Callable[[], torch.Tensor]]] = {
 }
 
 
-def times(step: Callable[[], torch.Tensor], repeat: int) -> tuple[float, float]:
-    means = []
-    for _ in range(10):
-        dist.barrier()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(repeat):
-            step()
-        torch.cuda.synchronize()
-        means.append((time.perf_counter() - begin) / repeat * 1e6)
-    return min(means), sorted(means)[5]
-
-
 def chosen(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     for name, make in STEPS.items():
         if any(word in name for word in options.steps.split(",")):
@@ -169,9 +155,9 @@ def main() -> None:
             torch.manual_seed(100 + device.index)
             step = make()
             losses[name] = [step().flatten().tolist() for _ in range(3)]
-            least, middle = times(step, 20)
+            means = sorted(whole for whole, _ in of_host(step, 20, 10))
             if device.index == 0:
-                print(f"{name}: {least:.1f} us, middle {middle:.1f} us", flush=True)
+                print(f"{name}: {means[0]:.1f} us, middle {means[5]:.1f} us", flush=True)
         if options.results and device.index == 0:
             with open(options.results, "w") as file:
                 json.dump(losses, file)

@@ -5,6 +5,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -64,3 +65,20 @@ def timed(graph: Any, replays: int, calls: int) -> float:
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) * 1e3 / (replays * calls))
     return statistics.median(times)
+
+
+def of_host(call: Callable[[], object], calls: int, rounds: int) -> list[tuple[float, float]]:
+    """Return the microseconds of a call, and how many of them it takes of the host, in each round of so many calls. The host
+    waits for the last one of a round.
+    """
+    times = []
+    for _ in range(rounds):
+        dist.barrier()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        made = time.perf_counter()
+        torch.cuda.synchronize()
+        times.append(((time.perf_counter() - begin) * 1e6 / calls, (made - begin) * 1e6 / calls))
+    return times

@@ -172,7 +172,7 @@ struct SumWords {
   // Returns the result of two words; without `MayAverage`, of a call that does not average.
   template <bool MayAverage>
   MSCCLPP_DEVICE_INLINE static uint64_t ofTwo(const CollectiveCall& call, uint64_t first, uint64_t second) {
-    if (!MayAverage || !averages(call)) return reduceTwo<Type, ReduceSum>(first, second);
+    if (!MayAverage || !averages(call)) return sumOfTwo<Type>(first, second);
     Fold fold;
     fold.put(call, 0, first);
     fold.put(call, 1, second);

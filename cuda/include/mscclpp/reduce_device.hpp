@@ -130,8 +130,8 @@ MSCCLPP_DEVICE_INLINE float widenFloat(uint32_t bits) {
   return bitsAs<float>(sign | wide);
 }
 
-// Returns the quotient, rounded once. To divide by a power of two is to multiply by its reciprocal, which takes a fraction of the
-// time; its bits are those of 2, with the exponent's distance to those of 1 the other way.
+// Returns the quotient, rounded once. A product with the reciprocal of a power of two has the same bits, and takes less time than
+// a division. The biased exponents of a power of two and of its reciprocal add up to 254.
 MSCCLPP_DEVICE_INLINE float divideByRanks(float sum, uint32_t ranks) {
   const float divisor = static_cast<float>(ranks);
   if ((ranks & (ranks - 1)) != 0) return sum / divisor;
@@ -295,23 +295,22 @@ struct WordFold {
   }
 };
 
-// The numbers of a word of two ranks, which become one word, by any operation but averages.
+// The sums of the numbers of two words.
 //
 // The sum of two floats of 16 bits, rounded once, has the bits of the sum as float that is then rounded: a float has 24 bits,
 // which are at least twice 11 and two more.
-template <uint32_t Type, uint32_t Op>
-MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t first, uint64_t second) {
-  static_assert(Op != ReduceAvg, "averages are more than what two numbers make together");
+template <uint32_t Type>
+MSCCLPP_DEVICE_INLINE uint64_t sumOfTwo(uint64_t first, uint64_t second) {
 #if defined(MSCCLPP_DEVICE_CUDA)
-  if constexpr (Op == ReduceSum && Type == ReduceF16) {
+  if constexpr (Type == ReduceF16) {
     return detail::addTwo<detail::AddHalves>(first, second);
-  } else if constexpr (Op == ReduceSum && Type == ReduceBf16) {
+  } else if constexpr (Type == ReduceBf16) {
     return detail::addTwo<detail::AddBf16>(first, second);
   }
 #endif
   WordFold<Number<Type>> fold;
   fold.first(first);
-  fold.next(Op, second);
+  fold.next(ReduceSum, second);
   return fold.result();
 }
 

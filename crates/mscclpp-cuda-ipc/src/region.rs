@@ -309,7 +309,7 @@ impl RemoteRegion for IpcRegion {
         match &self.keep {
             // SAFETY: the caller's promise.
             Keep::Mapped(mapping) => unsafe { mapping.memory.suspend() }.map_err(Into::into),
-            // It is mapped once in this process, by its owner.
+            // Memory of this process is mapped once, by its owner.
             Keep::Local { .. } => Ok(()),
         }
     }

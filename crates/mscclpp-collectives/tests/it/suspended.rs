@@ -60,7 +60,7 @@ fn collectives_are_suspended_once_and_when_their_calls_are_complete() {
         // SAFETY: no thread makes a call until the collectives are resumed, and there is no graph.
         let suspend = || unsafe { collectives.suspend() };
         if collectives.rank() == 0 {
-            // It waits for the other rank, which makes its call only after the barrier.
+            // This call waits for the other rank, which makes its own only after the barrier.
             collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
             let refused = suspend().expect_err("a call is under way");
             assert!(

@@ -146,7 +146,8 @@ pub(crate) trait Modules<D: Api> {
     /// Launches a function, and records the event when all its blocks have begun. None, with nothing done, if the driver cannot.
     ///
     /// # Safety
-    /// As [`crate::Kernel::launch`]; stream, function and event live, and the pointer is that of as many arguments.
+    /// The caller promises what [`crate::Kernel::launch`] asks for. Stream, function and event live, and `params` points to as
+    /// many arguments as the function has.
     unsafe fn launch_recording(
         &self,
         _function: *mut D::Function,

@@ -77,7 +77,7 @@ impl Drop for MemoryRegion {
 }
 
 /// The information that a provider gets about a region that it is to import.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RegionInfo<'a> {
     /// The process that owns the region.

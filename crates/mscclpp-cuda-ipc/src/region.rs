@@ -9,7 +9,7 @@ use mscclpp_core::{
     MemoryRegion, ProcessId, RegionInfo,
     provider::{Registration, RemoteRegion},
 };
-use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
+use mscclpp_gpu::{DeviceAllocation, DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
 use mscclpp_net::random;
 use parking_lot::Mutex;
 
@@ -28,23 +28,24 @@ struct Allocation {
     id: u64,
     token: Token,
     size: u64,
-    /// Whether it is served: not while it is suspended.
-    served: Mutex<bool>,
+    /// The driver's allocation while it is served, by which other memory at the same addresses is told from it. None while it is
+    /// suspended.
+    served: Mutex<Option<DeviceAllocation>>,
     shared: Arc<HubState>,
 }
 
 impl Allocation {
-    fn serve(&self, handle: ExportHandle) {
+    fn serve(&self, handle: ExportHandle, memory: DeviceAllocation) {
         let mut served = self.served.lock();
         self.shared.serve(self.id, Arc::new(Export { token: self.token, handle }));
-        *served = true;
+        *served = Some(memory);
     }
 
     /// Drops the handle, which would keep the memory.
     fn withdraw(&self) {
         let mut served = self.served.lock();
         self.shared.withdraw(self.id);
-        *served = false;
+        *served = None;
     }
 }
 
@@ -78,8 +79,10 @@ impl Exports {
         let export = unsafe { gpu.export(region.ptr(), region.len())? };
         let base = region.ptr().0.wrapping_sub(export.offset);
         let key = BaseAddress { gpu: gpu.properties().uuid, base };
+        let memory = gpu.allocation(region.ptr())?;
         let mut by_base = self.by_base.lock();
-        let known = by_base.get(&key).and_then(Weak::upgrade).filter(|a| a.size == export.allocation_size);
+        let known = by_base.get(&key).and_then(Weak::upgrade);
+        let known = known.filter(|a| a.size == export.allocation_size && *a.served.lock() == Some(memory));
         let allocation = match known {
             Some(allocation) => allocation,
             None => {
@@ -90,7 +93,7 @@ impl Exports {
                     served: Mutex::default(),
                     shared: hub.shared().clone(),
                 });
-                allocation.serve(export.handle);
+                allocation.serve(export.handle, memory);
                 by_base.retain(|_, a| a.strong_count() > 0);
                 by_base.insert(key, Arc::downgrade(&allocation));
                 allocation
@@ -146,9 +149,10 @@ impl Registration for IpcRegistration {
 
     fn resume(&self) -> mscclpp_core::Result<()> {
         let Some(Served { allocation, gpu, .. }) = &self.served else { return Ok(()) };
-        if !*allocation.served.lock() {
+        if allocation.served.lock().is_none() {
             // SAFETY: a region is live memory as long as it exists (the contract of registering it).
-            allocation.serve(unsafe { gpu.export(self.region.ptr(), self.region.len())? }.handle);
+            let export = unsafe { gpu.export(self.region.ptr(), self.region.len())? };
+            allocation.serve(export.handle, gpu.allocation(self.region.ptr())?);
         }
         Ok(())
     }

@@ -5,8 +5,8 @@
 use std::{any::Any, ffi::c_void, sync::Arc};
 
 use crate::{
-    DevicePtr, DmaBuf, GpuDirect, GpuProperties, KernelArgs, KernelParameter, KernelSource, LaunchConfig,
-    MemoryExport, MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
+    DeviceAllocation, DevicePtr, DmaBuf, GpuDirect, GpuProperties, KernelArgs, KernelParameter, KernelSource,
+    LaunchConfig, MemoryExport, MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
 };
 
 /// A platform, which opens devices.
@@ -63,6 +63,7 @@ pub(crate) trait DeviceBackend: Send + Sync {
     /// # Safety
     /// See [`crate::Module::load_binary`].
     unsafe fn load_binary(&self, name: &str, binary: &[u8]) -> Result<Arc<dyn ModuleBackend>>;
+    fn allocation(&self, ptr: DevicePtr) -> Result<DeviceAllocation>;
     /// # Safety
     /// The range lies in live device memory of this process.
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;
@@ -75,6 +76,8 @@ pub(crate) trait DeviceBackend: Send + Sync {
     fn synchronize(&self) -> Result<()>;
     /// Takes the failed objects of all streams, dropped ones included: see [`StreamBackend::take_failed`].
     fn take_failed(&self) -> Vec<Owner>;
+    /// See [`crate::Gpu::release_of_graphs`].
+    fn release_of_graphs(&self) {}
     fn make_current(&self) -> Result<()>;
     fn adopt_thread(&self) -> Result<()>;
 }

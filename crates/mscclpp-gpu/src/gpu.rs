@@ -1,8 +1,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    DevicePtr, DmaBuf, Error, GpuDirect, GpuProperties, MemoryExport, MemoryInfo, PeerAccess, Platform,
-    Result, backend::DeviceBackend, fork, fork::OfProcess, object::check_all,
+    DeviceAllocation, DevicePtr, DmaBuf, Error, GpuDirect, GpuProperties, MemoryExport, MemoryInfo,
+    PeerAccess, Platform, Result, backend::DeviceBackend, fork, fork::OfProcess, object::check_all,
 };
 
 /// A device: a GPU, or a simulated one.
@@ -112,6 +112,14 @@ impl Gpu {
         unsafe { self.backend()?.enable_access(owner.properties(), ptr, len) }
     }
 
+    /// Finds the allocation that holds `ptr`, memory of this device in this process.
+    ///
+    /// # Errors
+    /// [`Error::NotExportable`] or [`Error::Driver`] if there is none.
+    pub fn allocation(&self, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        self.backend()?.allocation(ptr)
+    }
+
     /// Finds the allocation that holds `ptr..ptr + len`, and makes the handle that another process needs to map it.
     ///
     /// # Safety
@@ -164,6 +172,17 @@ impl Gpu {
         let backend = self.backend()?;
         backend.synchronize()?;
         check_all(&backend.take_failed())
+    }
+
+    /// Drops the objects that graphs of other code have kept alive, if the graphs are gone. That also happens when memory is
+    /// allocated, or a stream is found idle: this is for a thread that nobody waits for, in a program that may do neither. It
+    /// may block until kernels end, as freeing memory does.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child.
+    pub fn release_of_graphs(&self) -> Result<()> {
+        self.backend()?.release_of_graphs();
+        Ok(())
     }
 
     /// Makes this the current device of the calling thread (see [`Platform::current_gpu`](crate::Platform::current_gpu)).

@@ -94,7 +94,7 @@ pub use gpu::Gpu;
 pub use graph::Graph;
 pub use kernel::{Kernel, Module};
 pub use launch::{KernelParameter, LaunchConfig};
-pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};
+pub use memory::{DeviceAllocation, DevicePtr, DmaBuf, ExportHandle, MemoryExport};
 pub use mscclpp_derive::KernelParam;
 pub use mscclpp_kernels::KernelSource;
 /// Parts of this crate's errors.

@@ -34,6 +34,34 @@ impl fmt::Debug for DevicePtr {
     }
 }
 
+/// An allocation of a driver, as [`Gpu::allocation`](crate::Gpu::allocation) finds it. Two are equal if they are the same memory
+/// at the same addresses: memory that was freed and allocated or mapped anew at the same addresses is another allocation.
+/// It does not keep the memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DeviceAllocation {
+    pub(crate) base: DevicePtr,
+    pub(crate) len: u64,
+    /// The driver's number of it, which no other allocation of the process gets.
+    pub(crate) id: u64,
+}
+
+impl DeviceAllocation {
+    /// The first address.
+    #[must_use]
+    pub fn ptr(&self) -> DevicePtr {
+        self.base
+    }
+
+    /// The length in bytes, never 0.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+mscclpp_os::debug_fields!(DeviceAllocation, |this| ptr: this.base, len: this.len, id: this.id, ..);
+
 /// The description of a piece of device memory with which another process can map it.
 #[derive(Debug)]
 pub struct MemoryExport {

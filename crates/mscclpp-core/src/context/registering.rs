@@ -6,8 +6,8 @@ use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer, Platform};
 
 use super::Context;
 use crate::{
-    Error, MemoryRegion, RegisteredMemory, Result, Transport, TransportFlags, identity,
-    provider::TransportProvider,
+    Error, MemoryRegion, RegionInfo, RegisteredMemory, Result, Transport, TransportFlags, identity,
+    provider::{RemoteRegion, TransportProvider},
 };
 
 impl Context {
@@ -104,6 +104,26 @@ impl Context {
     /// [`Error::InvalidArgument`] for a memory that its owner registered for local use; [`Error::NoProvider`] if this context
     /// serves none of its transports; errors of mapping, such as [`Error::Unreachable`] and [`Error::PeerLost`].
     pub fn map_memory(&self, memory: &RegisteredMemory, gpu: &Gpu) -> Result<Option<DevicePtr>> {
+        self.map(memory, gpu, |provider, info| provider.import(info, Some(gpu)))
+    }
+
+    /// Maps memory as [`Context::map_memory`] does, and memory of this process at other addresses than its owner's. So it
+    /// may be used, and unmapped, also when the owner has freed it. Not all memory can be mapped twice in a process.
+    ///
+    /// # Errors
+    /// The same as [`Context::map_memory`].
+    pub fn map_memory_apart(&self, memory: &RegisteredMemory, gpu: &Gpu) -> Result<Option<DevicePtr>> {
+        self.map(memory, gpu, |provider, info| {
+            provider.import(&RegionInfo { local: None, ..info.clone() }, Some(gpu))
+        })
+    }
+
+    fn map(
+        &self,
+        memory: &RegisteredMemory,
+        gpu: &Gpu,
+        import: impl Fn(&dyn TransportProvider, &RegionInfo<'_>) -> Result<Arc<dyn RemoteRegion>>,
+    ) -> Result<Option<DevicePtr>> {
         self.inner.here()?;
         if memory.is_local() {
             return Ok(memory.data());
@@ -111,7 +131,7 @@ impl Context {
         let what = "the memory";
         let mut failure = None;
         for (transport, provider) in self.mapping_providers(memory) {
-            match memory.imported(what, transport, Some(gpu), |info| provider.import(info, Some(gpu))) {
+            match memory.imported(what, transport, Some(gpu), |info| import(&*provider, info)) {
                 Ok(region) if region.ptr().is_some() => return Ok(region.ptr()),
                 Ok(_) => {}
                 Err(error) => failure = failure.or(Some(error)),

@@ -11,7 +11,7 @@ use super::{
     virtual_memory::{Physical, access_from},
 };
 use crate::{
-    DevicePtr, MemoryExport, Result,
+    DeviceAllocation, DevicePtr, MemoryExport, Result,
     driver::{
         api::{Api, Sharing},
         export::{self, Range, not_exportable, reached},
@@ -21,6 +21,12 @@ use crate::{
 };
 
 impl Sharing<Self> for Driver {
+    fn allocation(device: &'static Device, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        let _entered = device.context.enter()?;
+        let driver = device.driver();
+        Ok(export::allocation(driver, ptr, mapping_of(driver, ptr)?))
+    }
+
     unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         let _entered = device.context.enter()?;
         let driver = device.driver();

@@ -14,8 +14,8 @@ use super::{
     stream::Stream,
 };
 use crate::{
-    DevicePtr, GpuDirect, GpuProperties, KernelParameter, KernelSource, LaunchConfig, MemoryExport, Platform,
-    Result,
+    DeviceAllocation, DevicePtr, GpuDirect, GpuProperties, KernelParameter, KernelSource, LaunchConfig,
+    MemoryExport, Platform, Result,
     backend::{MemoryBackend, ModuleBackend},
     memory::ExportHandle,
 };
@@ -101,6 +101,7 @@ pub(crate) trait Memory<D: Api> {
 
 /// How memory of `D` is reached by others.
 pub(crate) trait Sharing<D: Api> {
+    fn allocation(device: &'static Device<D>, ptr: DevicePtr) -> Result<DeviceAllocation>;
     /// # Safety
     /// The range is live memory of this process.
     unsafe fn export(device: &'static Device<D>, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;

@@ -7,7 +7,7 @@
 //! A capture that was begun outside this library makes a graph that is not ours. It is given a *user object* of the
 //! driver, which lives as long as the graph, its copies and their launches, and which holds the owners. At its end, the
 //! driver calls a function, which must not call the driver; dropping an owner may. So that function only puts the owners
-//! aside, and they are dropped when memory is allocated, or a stream is found idle.
+//! aside, and they are dropped when memory is allocated, a stream is found idle, or a thread asks for it.
 
 use std::{collections::HashMap, ffi::c_void};
 

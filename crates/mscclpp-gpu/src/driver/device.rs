@@ -21,8 +21,8 @@ use super::{
     stream::{self, Stream},
 };
 use crate::{
-    DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource, MemoryExport, MemoryInfo,
-    Owner, PeerAccess, Result,
+    DeviceAllocation, DevicePtr, DmaBuf, Error, ExportKinds, GpuDirect, GpuProperties, KernelSource,
+    MemoryExport, MemoryInfo, Owner, PeerAccess, Result,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     memory::ExportHandle,
     numa,
@@ -239,6 +239,10 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         unsafe { D::load_binary(self, name, binary) }
     }
 
+    fn allocation(&self, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        D::allocation(self, ptr)
+    }
+
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         // SAFETY: the caller promises live memory.
         unsafe { D::export(self, ptr, len) }
@@ -282,6 +286,10 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         // After the streams: one that was dropped meanwhile has left them there.
         failed.extend(self.left_behind.take_failed());
         failed
+    }
+
+    fn release_of_graphs(&self) {
+        D::process().captures.sweep();
     }
 
     fn make_current(&self) -> Result<()> {

@@ -16,7 +16,23 @@ use super::{
     device::Device,
     failure::{check, failure},
 };
-use crate::{DevicePtr, DmaBuf, Error, MemoryExport, Result, memory::ExportHandle};
+use crate::{DeviceAllocation, DevicePtr, DmaBuf, Error, MemoryExport, Result, memory::ExportHandle};
+
+/// The attribute of a pointer that is the driver's number of its allocation.
+const POINTER_BUFFER_ID: u32 = 7;
+
+/// The allocation of the range, which holds the address. The device is the thread's.
+pub(crate) fn allocation<D: Api>(driver: &D, ptr: DevicePtr, range: Range) -> DeviceAllocation {
+    let Range { base, size } = range;
+    // SAFETY: this attribute is an `unsigned long long`.
+    let id = unsafe { pointer_word(driver, POINTER_BUFFER_ID, ptr) };
+    // A driver that does not number its allocations does not tell one from another at the same addresses.
+    let id = id.unwrap_or_else(|_| {
+        driver.forget();
+        0
+    });
+    DeviceAllocation { base: DevicePtr(base), len: size, id }
+}
 
 /// Exports by an IPC handle the plain allocation that holds the range. The device is the thread's.
 pub(crate) fn export_plain<D: Api>(driver: &D, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {

@@ -18,7 +18,7 @@ use mscclpp_gpu_sys::hip::{DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, H
 
 use super::Device;
 use crate::{
-    DevicePtr, Error, MemoryExport, Result,
+    DeviceAllocation, DevicePtr, Error, MemoryExport, Result,
     backend::MemoryBackend,
     driver::{
         api::{Api, Memory, Sharing},
@@ -72,6 +72,12 @@ impl Memory<Self> for Hip {
 }
 
 impl Sharing<Self> for Hip {
+    fn allocation(device: &'static Device, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        let _entered = device.context.enter()?;
+        let driver = device.driver();
+        Ok(export::allocation(driver, ptr, export::Range::of_allocation(driver, ptr)?))
+    }
+
     unsafe fn export(device: &'static Device, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         let _entered = device.context.enter()?;
         match export::owner_of(device.driver(), ptr)? {

@@ -16,8 +16,8 @@ use super::{
     stream::SimStream,
 };
 use crate::{
-    DevicePtr, DmaBuf, Error, ExportHandle, ExportKinds, GpuDirect, GpuProperties, KernelSource,
-    MemoryExport, MemoryInfo, Owner, PeerAccess, Platform, Result, access,
+    DeviceAllocation, DevicePtr, DmaBuf, Error, ExportHandle, ExportKinds, GpuDirect, GpuProperties,
+    KernelSource, MemoryExport, MemoryInfo, Owner, PeerAccess, Platform, Result, access,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     failed::Untold,
 };
@@ -178,6 +178,10 @@ impl DeviceBackend for SimDevice {
     unsafe fn load_binary(&self, name: &str, _binary: &[u8]) -> Result<Arc<dyn ModuleBackend>> {
         let why = format!("{name} is compiled for a GPU, and this is {}", self.properties.name);
         Err(Error::invalid(format!("{why}, which loads sources alone: use Module::load")))
+    }
+
+    fn allocation(&self, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        self.heap.allocation(ptr)
     }
 
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -13,7 +16,10 @@ use rustix::fs::{
 };
 
 use super::{mapping::Mapping, races, ranges::Whose};
-use crate::{DevicePtr, Error, ExportHandle, MemoryExport, MemoryInfo, Result, backend::MemoryBackend};
+use crate::{
+    DeviceAllocation, DevicePtr, Error, ExportHandle, MemoryExport, MemoryInfo, Result,
+    backend::MemoryBackend,
+};
 
 /// The type that `fstatfs` returns for a memfd of ordinary pages. One of huge pages could fault when none are left.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -43,6 +49,8 @@ impl Allocations {
 }
 
 struct Allocation {
+    /// A number that no other allocation of the process has.
+    id: u64,
     size: u64,
     /// The bytes that it counts as; 0 while it is suspended.
     taken: u64,
@@ -79,6 +87,7 @@ impl Heap {
     }
 
     fn map(self: &Arc<Self>, size: u64, taken: u64) -> Result<DeviceMemory> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let name = format!("mscclpp-sim-{}", self.device);
         let failed = |call: &str, e| Error::system(format!("{call} of {size} bytes for {name}"), e);
         let fd = memfd_create(&name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
@@ -89,12 +98,23 @@ impl Heap {
             .map_err(|e| failed("F_ADD_SEALS", e))?;
         let mapping = Mapping::shared(fd.as_fd(), size as usize, Whose::Device(self.device))?;
         let start = mapping.ptr();
-        self.allocations.lock().by_address.insert(start.0, Allocation { size, taken, fd });
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.allocations.lock().by_address.insert(start.0, Allocation { id, size, taken, fd });
         Ok(DeviceMemory { heap: Arc::clone(self), mapping })
     }
 
     pub(super) fn holds(&self, ptr: DevicePtr) -> bool {
         self.allocations.lock().at(ptr).is_some()
+    }
+
+    /// Finds the allocation that holds the address; not one of another device.
+    pub(super) fn allocation(&self, ptr: DevicePtr) -> Result<DeviceAllocation> {
+        let allocations = self.allocations.lock();
+        let Some((start, Allocation { id, size, .. })) = allocations.at(ptr) else {
+            let reason = format!("simulated device {} has no allocation there", self.device);
+            return Err(Error::NotExportable { address: ptr.0, len: 1, reason });
+        };
+        Ok(DeviceAllocation { base: DevicePtr(start), len: *size, id: *id })
     }
 
     /// Finds the allocation that holds the range; not one of another device.

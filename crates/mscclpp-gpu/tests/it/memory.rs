@@ -194,6 +194,32 @@ fn freed_foreign_and_straddling_memory_cannot_be_exported() {
     refused(ptr, size, "no allocation");
 }
 
+/// Memory at the same addresses is another allocation after it was freed and allocated again.
+#[test]
+fn an_allocation_is_found_by_its_addresses_and_told_from_the_next_one_there() {
+    let gpu = device::gpu();
+    let first = gpu.allocate(5000).unwrap();
+    let allocation = gpu.allocation(first.ptr().add(4999)).unwrap();
+    assert!(allocation.ptr() == first.ptr() && allocation.len() >= 5000, "{allocation:?}");
+    assert_eq!(allocation, gpu.allocation(first.ptr()).unwrap());
+    let other = gpu.allocate(5000).unwrap();
+    assert_ne!(allocation, gpu.allocation(other.ptr()).unwrap());
+    let at = first.ptr();
+    drop((first, other));
+    let mut kept = Vec::new();
+    for _ in 0..100 {
+        let next = gpu.allocate(5000).unwrap();
+        let is_there = next.ptr() == at;
+        assert_ne!(allocation, gpu.allocation(next.ptr()).unwrap());
+        kept.push(next);
+        if is_there {
+            break;
+        }
+    }
+    let error = gpu.allocation(mscclpp_gpu::DevicePtr::NULL).unwrap_err();
+    assert!(matches!(error, Error::NotExportable { .. } | Error::Driver { .. }), "{error:?}");
+}
+
 #[test]
 fn devices_are_found_by_what_identifies_them() {
     let gpu = device::gpu();

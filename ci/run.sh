@@ -82,7 +82,7 @@ step_races() {
     command -v c++ > /dev/null || install_packages g++
     clean_of_races -p mscclpp --test it -- kernels:: kernels_on_sim:: mesh:: arguments:: blocks:: ring:: packets::flags_change \
         --skip port_kernels::
-    clean_of_races -p mscclpp-collectives --test it -- calls:: symmetric:: replays::
+    clean_of_races -p mscclpp-collectives --test it -- calls:: published:: symmetric:: replays::
     clean_of_races -p mscclpp-ep --test it
     cargo test -p mscclpp-ep --test mutants -- --ignored
     races_of_seeds 3 "" -p mscclpp-cuda-ipc

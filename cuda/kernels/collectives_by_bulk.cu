@@ -12,6 +12,6 @@ extern "C" __global__ void __launch_bounds__(1024)
                        const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveDirectCall call) {
   extern __shared__ __align__(128) uint8_t dynamic[];
   const mscclpp::detail::ByBulk copier = {reinterpret_cast<mscclpp::BulkStage<>*>(dynamic)};
-  mscclpp::detail::exchangeDirectly<false>(comm, call, copier);
+  mscclpp::detail::exchangeInBulk(comm, call, copier);
 }
 #endif

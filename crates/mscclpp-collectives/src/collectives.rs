@@ -17,7 +17,7 @@ use crate::{
     Error, Request, Result,
     choice::{Selection, Selector},
     plan::{Calls, Plan},
-    rank::{Call, Engine, RankState, Watch},
+    rank::{Call, Engine, Publisher, RankState, Watch},
 };
 
 /// The collectives of a rank with others, each on a device of its own or several on one: as threads of one process, as processes,
@@ -73,6 +73,8 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Collectives {
+    /// The first that is dropped, as it uses the others. None where no peer writes into memory of the program.
+    pub(crate) publisher: Option<Arc<Publisher>>,
     pub(crate) rank: Arc<RankState>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) watch: Arc<Watch>,

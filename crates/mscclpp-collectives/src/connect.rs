@@ -10,7 +10,7 @@ use crate::{
     env,
     nodes::{Network, Nodes, Topology},
     one_node::OneNode,
-    rank::{Engine, RankState, Watch, check_size, devices, meet, purpose, sharing, unreached},
+    rank::{Engine, Publisher, RankState, Watch, check_size, devices, meet, purpose, sharing, unreached},
 };
 
 impl CollectivesBuilder {
@@ -20,10 +20,10 @@ impl CollectivesBuilder {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for ranks that do not exist or are named twice, without this
     /// one among them, or more than [`MAX_RANKS`](crate::MAX_RANKS) on one node or
     /// [`MAX_RANKS_OF_NODES`](crate::MAX_RANKS_OF_NODES) on several; for no blocks or too little scratch, and a malformed
-    /// `MSCCLPP_CHECK_CALLS`. [`Error::Below`](crate::Error::Below) if ranks ask for different things, or run different
-    /// builds of this library ([`Differ`](mscclpp::Error::Differ)), if devices do not reach each other's memory and Ethernet
-    /// is not to be had either, or a rank is lost meanwhile. If one rank fails, the others wait for it until it leaves or
-    /// aborts.
+    /// `MSCCLPP_CHECK_CALLS` or `MSCCLPP_GRAPH_REGISTER`. [`Error::Below`](crate::Error::Below) if ranks ask for different
+    /// things, or run different builds of this library ([`Differ`](mscclpp::Error::Differ)), if devices do not reach each
+    /// other's memory and Ethernet is not to be had either, or a rank is lost meanwhile. If one rank fails, the others wait
+    /// for it until it leaves or aborts.
     pub fn connect(mut self) -> Result<Collectives> {
         let checks = self.options.check_calls.map_or_else(env::check_calls, Ok)?;
         self.options.check_calls = Some(checks);
@@ -134,7 +134,10 @@ impl Collectives {
     fn of(rank: RankState, engine: impl Engine + 'static) -> Result<Self> {
         let semaphores = engine.semaphores().cloned().collect();
         let watch = Watch::new(&rank.group, rank.options.checks(), &rank.order, semaphores)?;
-        Ok(Self { rank: Arc::new(rank), engine: Arc::new(engine), watch: Arc::new(watch) })
+        let (rank, engine): (_, Arc<dyn Engine>) = (Arc::new(rank), Arc::new(engine));
+        let is_reached = engine.maps_memory() && rank.n_ranks() > 1;
+        let publisher = is_reached.then(|| Publisher::new(&rank, &engine)).transpose()?;
+        Ok(Self { publisher: publisher.map(Arc::new), rank, engine, watch: Arc::new(watch) })
     }
 
     /// Groups of these ranks: those that give the same `color` become one, in the order of their `key`, ranks with

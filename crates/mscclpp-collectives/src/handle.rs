@@ -42,6 +42,9 @@ pub(crate) const OUTPUTS: usize = 4;
 /// `CollectiveMaxVectors`.
 pub(crate) const VECTORS: u64 = 4;
 
+/// `CollectiveMaxSegments`.
+pub(crate) const SEGMENTS: usize = 256;
+
 /// How many words stand in front of the epochs: the least of `CollectiveWords`.
 pub(crate) const WORDS_BEFORE: u64 = 4;
 
@@ -131,33 +134,37 @@ pub(crate) struct CollectiveCall {
 pub(crate) struct CollectiveDirectCall {
     pub(crate) call: CollectiveCall,
     pub(crate) places: [CollectivePlace; MAX_RANKS],
-    pub(crate) registered: DevicePtr,
-    pub(crate) registrations: u64,
+    /// The address of a [`Reach`].
+    pub(crate) reach: DevicePtr,
 }
 
 /// `CollectivePlace`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
 #[repr(C)]
 pub(crate) struct CollectivePlace {
-    pub(crate) registration: u64,
+    pub(crate) segment: u64,
     pub(crate) offset: u64,
 }
 
 impl CollectivePlace {
-    pub(crate) const NONE: Self = Self { registration: 0, offset: 0 };
+    pub(crate) const NONE: Self = Self { segment: 0, offset: 0 };
 }
 
-/// `CollectiveRegistration`.
+/// `CollectiveSegments`.
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
-pub(crate) struct Registration {
+pub(crate) struct Segments {
     pub(crate) at: [DevicePtr; MAX_RANKS],
     pub(crate) bytes: [u64; MAX_RANKS],
 }
 
-impl Registration {
-    /// A registration without any peer's memory.
-    pub(crate) const NONE: Self = Self { at: [DevicePtr::NULL; MAX_RANKS], bytes: [0; MAX_RANKS] };
+/// `CollectiveReach`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct Reach {
+    pub(crate) mapped: [Segments; SEGMENTS],
+    pub(crate) ready: [u64; SEGMENTS],
+    pub(crate) expects: [u64; MAX_RANKS],
 }
 
 /// `CollectivePart`.

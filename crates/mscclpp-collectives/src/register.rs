@@ -15,7 +15,7 @@ use mscclpp::{
 
 use crate::{
     Collectives, Error, Result,
-    rank::{List, Mapping, Memory, Part, Symmetric, purpose},
+    rank::{List, MappedSegment, Memory, Part, Peers, Symmetric, is_slot, purpose},
 };
 
 /// Receive memory that is registered with [`Collectives::register`].
@@ -40,8 +40,12 @@ impl Collectives {
     /// in registered memory. What comes is then not copied out of the scratch. A call finds its memory by itself, at
     /// any offset. Where that does not lie in registered memory whole, is none of a multiple of 16 bytes for each
     /// peer, or overlaps what the same call sends, this rank takes what comes as ever, whatever the other ranks do.
-    /// Such calls wait a little longer than without any registration: so register the receive memory of all large
-    /// calls, or none.
+    ///
+    /// [`Collectives::publish`] does the same for one rank, without waiting for others, and captured calls do it by
+    /// themselves. This call is for programs that want the next call to go directly, or to know that no rank had an
+    /// error; and all ranks know then that memory is registered, so calls may go in bulk
+    /// ([`Protocol::Bulk`](crate::Protocol::Bulk)), and an `all_to_all` of a group whose counts only pairs of ranks know
+    /// goes alone and directly.
     ///
     /// A captured call uses what is registered when it is captured, and its graph keeps that.
     ///
@@ -178,7 +182,10 @@ impl Collectives {
         });
         let own = group.all_have("register", own)?;
         let Part { at, offset, len } = part;
-        let all = group.all_gather([symmetric.into(), offset, len])?;
+        // Without a slot, what comes into it goes through scratch.
+        let segment = self.publisher.as_ref().and_then(|_| rank.registry.add(at, len, None, None));
+        let named = segment.as_ref().map_or(0, |segment| segment.generation << 16 | segment.slot);
+        let all = group.all_gather([symmetric.into(), offset, len, named])?;
         if let Some(other) = all.iter().position(|[theirs, ..]| *theirs != u64::from(symmetric)) {
             return Err(Error::InvalidArgument(format!(
                 "rank {} registers memory as symmetric, and rank {} does not, or the other way round",
@@ -189,30 +196,51 @@ impl Collectives {
         let kept = registrations.kept(group)?;
         let made = || -> Result<_> {
             let mapping = own.as_ref().map(|own| engine.map(rank, group, own, &all)).transpose()?.flatten();
-            let (peers, owners) = mapping.map(|Mapping { peers, owners }| (peers, owners)).unzip();
-            let least = all.iter().fold(len, |least, [.., len]| least.min(*len));
+            let mut owners: Vec<Owner> = owner.into_iter().collect();
+            let mut peers = None;
+            if let Some(mapping) = mapping {
+                owners.extend(mapping.owners);
+                let Peers { at, bytes } = *peers.insert(mapping.peers);
+                for (r, memory) in group.others().zip(mapping.memories) {
+                    let [.., named] = all[r];
+                    let (generation, slot) = (named >> 16, named & 0xffff);
+                    if is_slot(slot) {
+                        let (at, bytes) = (at[r], bytes[r]);
+                        rank.registry.map(
+                            r,
+                            slot,
+                            MappedSegment { generation, at, bytes, _memory: memory },
+                        )?;
+                    }
+                }
+            }
+            let least = all.iter().fold(len, |least, [.., len, _]| least.min(*len));
             let aside = if rank.gpu.platform() == Platform::Sim { None } else { Some(rank.gpu.stream()?) };
             let memory = Arc::new(Memory {
                 id: registrations.read().next,
                 dropped: AtomicBool::new(false),
                 at,
                 len,
+                segment: segment.clone(),
                 peers,
                 symmetric: (symmetric && peers.is_some()).then_some(Symmetric { least, aside }),
-                owner: Arc::new(owners.into_iter().flatten().chain(owner).collect::<Vec<_>>()),
+                owner: Arc::new(owners),
             });
-            let list =
-                List::new(&rank.gpu, memory.id + 1, kept.into_iter().chain([memory.clone()]).collect())?;
+            let list = List { next: memory.id + 1, all: kept.into_iter().chain([memory.clone()]).collect() };
             Ok((memory, list))
         };
         // Everybody has mapped before anybody writes.
         let (memory, list) = group.all_have("register", made())?;
+        if let Some(segment) = &memory.segment {
+            rank.registry.set_ready(segment)?;
+        }
         *registrations.write() = list;
         Ok(Registered { memory, rank: rank.rank() })
     }
 
-    /// Drops what was registered, on all ranks together, and frees what all of them have dropped. Every rank makes this call, in
-    /// the same order as all others; it blocks until all do. Graphs that were captured before keep what they use.
+    /// Drops what was registered, on all ranks together, and lets go of what all of them have dropped: peers unmap it within
+    /// milliseconds. Every rank makes this call, in the same order as all others; it blocks until all do. Graphs that were
+    /// captured before keep what they use.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] while a stream is being captured into which calls were put. [`Error::Below`] if a rank is
@@ -230,8 +258,7 @@ impl Collectives {
             (list.next, list.all.len())
         };
         if kept.len() < all {
-            let list = group.all_have("deregister", List::new(&self.rank.gpu, next, kept))?;
-            *registrations.write() = list;
+            *registrations.write() = List { next, all: kept };
         }
         Ok(())
     }
@@ -264,6 +291,9 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         self.memory.dropped.store(true, Ordering::Relaxed);
+        if let Some(segment) = &self.memory.segment {
+            segment.end();
+        }
     }
 }
 
@@ -271,12 +301,10 @@ mscclpp_os::debug_fields!(Registered, |this| address: this.memory.at, bytes: thi
 
 #[cfg(all(test, feature = "cuda-ipc"))]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use mscclpp::{Communicator, Context, ContextExt, DevicePtr, ErrorKind, LocalBootstrap, Platform};
 
     use super::*;
-    use crate::rank::List;
+    use crate::rank::Segment;
 
     /// Chooses the protocol `Direct` for every call.
     #[derive(Debug)]
@@ -291,7 +319,7 @@ mod tests {
     /// Rank 1 says of its memory what cannot be.
     #[test]
     fn a_place_that_is_not_in_what_a_rank_has_mapped_is_not_written_to() {
-        let said = |forge: &(dyn Fn(&mut List) + Sync)| {
+        let said = |forge: &(dyn Fn(&Collectives, &DeviceBuffer) -> Vec<Arc<Segment>> + Sync)| {
             let rank = |bootstrap| {
                 let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
                 let rank = comm.bootstrap().rank();
@@ -300,10 +328,11 @@ mod tests {
                 let collectives = builder.connect().expect("collectives");
                 let [own, all] = [1 << 15, 1 << 16]
                     .map(|bytes| crate::DeviceSlice::<u64>::new(&gpu.allocate(bytes).unwrap()).unwrap());
-                let _registered = collectives.register(all.buffer()).expect("a registration");
-                if rank == 1 {
-                    forge(&mut collectives.rank.registrations.write());
-                }
+                let registered = collectives.register(all.buffer()).expect("a registration");
+                let forged = if rank == 1 { forge(&collectives, all.buffer()) } else { Vec::new() };
+                forged
+                    .iter()
+                    .for_each(|segment| collectives.rank.registry.set_ready(segment).expect("memory"));
                 let stream = gpu.stream().expect("a stream");
                 let called = collectives.all_gather(&own, &all, &stream);
                 let failed = called.and_then(|()| collectives.synchronize(&stream));
@@ -311,6 +340,7 @@ mod tests {
                     // Rank 1 waits for what does not come.
                     comm.abort("rank 0 has given up its call");
                 }
+                drop((registered, forged));
                 failed.expect_err("it is refused, or ended")
             };
             let ranks = LocalBootstrap::group(2).into_iter();
@@ -322,23 +352,17 @@ mod tests {
                 first
             })
         };
-        let other = |list: &List, at, len| {
-            let (peers, owner) = (list.all[0].peers, list.all[0].owner.clone());
-            Arc::new(Memory {
-                id: 9,
-                dropped: AtomicBool::new(false),
-                at,
-                len,
-                peers,
-                symmetric: None,
-                owner,
-            })
-        };
-        // Another registration, of which rank 0 does not know; and a longer one, that begins before.
-        let unknown = said(&|list| list.all.insert(0, other(list, DevicePtr(16), 16)));
-        let longer = said(&|list| {
-            let (at, len) = (list.all[0].at.0, list.all[0].len);
-            list.all[0] = other(list, DevicePtr(at - 65_536), len + 65_536);
+        let registry = |collectives: &Collectives| Arc::clone(&collectives.rank.registry);
+        // Another segment, of which rank 0 does not know; and a longer one in the place of that which it knows.
+        let unknown = said(&|collectives, all| {
+            collectives.rank.registrations.read().all[0].segment.as_ref().expect("a segment").end();
+            registry(collectives).add(all.ptr(), all.len(), None, None).into_iter().collect()
+        });
+        let longer = said(&|collectives, all| {
+            let known = collectives.rank.registrations.read().all[0].segment.clone().expect("a segment");
+            known.end();
+            let at = DevicePtr(all.ptr().0 - 65_536);
+            vec![registry(collectives).add_in_slot(known.slot, at, all.len() + 65_536, None, None)]
         });
         for (error, problem) in [
             (unknown, "32768 bytes at offset 0 of registration 2, and the last one here is 1"),

@@ -10,8 +10,8 @@ use handle::{
     ACROSS_HEAD, ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup,
     CollectiveHandle, CollectiveManySends, CollectiveMoves, CollectivePlace, CollectiveRings, CollectiveRows,
     CollectiveSends, LINE, MANY_MESSAGES, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES,
-    Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Registration, STEP_RING, Segment,
-    TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
+    Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Reach, SEGMENTS, STEP_RING,
+    Segment, Segments, TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -32,7 +32,8 @@ fn facts() -> Vec<Fact> {
         .chain(sizes::<CollectiveCall>("CollectiveCall"))
         .chain(sizes::<CollectiveDirectCall>("CollectiveDirectCall"))
         .chain(sizes::<CollectivePlace>("CollectivePlace"))
-        .chain(sizes::<Registration>("CollectiveRegistration"))
+        .chain(sizes::<Segments>("CollectiveSegments"))
+        .chain(sizes::<Reach>("CollectiveReach"))
         .chain(sizes::<CollectiveGroup>("CollectiveGroup"))
         .chain(sizes::<Part>("CollectivePart"))
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
@@ -52,10 +53,10 @@ fn facts() -> Vec<Fact> {
         "ll128" parts.ll128, "ll128Bytes" parts.ll128_bytes, "chunks" parts.chunks, "chunkBytes" parts.chunk_bytes);
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "chunk" chunk,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
-    offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places, "registered" registered,
-        "registrations" registrations);
-    offsets!(CollectivePlace, "CollectivePlace": "registration" registration, "offset" offset);
-    offsets!(Registration, "CollectiveRegistration": "at" at, "bytes" bytes);
+    offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places, "reach" reach);
+    offsets!(CollectivePlace, "CollectivePlace": "segment" segment, "offset" offset);
+    offsets!(Segments, "CollectiveSegments": "at" at, "bytes" bytes);
+    offsets!(Reach, "CollectiveReach": "mapped" mapped, "ready" ready, "expects" expects);
     offsets!(CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count);
     offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before, "to" to);
     offsets!(CollectiveRings, "CollectiveRings": "counts" counts, "signals" signals, "places" places, "chunk" chunk,
@@ -75,6 +76,7 @@ fn facts() -> Vec<Fact> {
         fact("words before the epochs", "-mscclpp::CollectiveGaveUp", WORDS_BEFORE as usize),
         fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),
         fact("no place", "mscclpp::CollectiveNoPlace", NO_PLACE as usize),
+        fact("segments", "mscclpp::CollectiveMaxSegments", SEGMENTS),
         fact("parts", "mscclpp::CollectiveMaxParts", PARTS),
         fact("to all", "mscclpp::CollectiveToAll", TO_ALL as usize),
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),

@@ -11,13 +11,13 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, gpu::KernelSource};
-use mscclpp_collectives::{Collectives, DeviceSlice, Error};
+use mscclpp_collectives::{Collectives, DeviceSlice, Error, Protocol, Selection};
 use mscclpp_test_support::{
-    Random,
+    LIMIT, Random,
     child::say,
     job::{Children, Role, all_succeed, run_if_child},
 };
-use support::{builder, communicator_of, platform, three_sums};
+use support::{Told, builder, communicator_of, platform, three_sums};
 
 const N: usize = 3;
 const VICTIM: usize = 1;
@@ -30,6 +30,10 @@ fn main() -> ExitCode {
         Trial::test("ranks_that_are_processes_reduce", || all_succeed("reduce", N)),
         Trial::test("ranks_that_are_processes_reduce_between_nodes", || all_succeed("nodes", N)),
         Trial::test("ranks_that_are_processes_give_memory_back_for_a_while", || all_succeed("suspended", N)),
+        Trial::test("ranks_that_are_processes_publish", || all_succeed("publish", N)),
+        Trial::test("a_rank_that_is_killed_while_it_writes_into_published_memory_is_named_by_all", || {
+            killed("publish")
+        }),
         Trial::test("a_rank_that_is_killed_in_the_middle_of_replays_is_named_by_all", || killed("replays")),
         Trial::test("a_rank_that_is_killed_is_named_by_all_between_nodes", || killed("nodes")),
     ];
@@ -49,10 +53,54 @@ fn killed(role: &str) -> Result<(), Failed> {
 
 fn child(role: &Role) {
     mscclpp::log::init().expect("logging");
-    if role.was_killed(|role, _, _| replay_until(role, u64::MAX), || assert_usable(device_of(role.rank))) {
+    let run = if role.name.contains("publish") { gather_until } else { replay_until };
+    if role.was_killed(|role, _, _| run(role, u64::MAX), || assert_usable(device_of(role.rank))) {
         return;
     }
-    replay_until(role, 40).expect("collectives");
+    run(role, 40).expect("collectives");
+}
+
+/// Replays a graph whose memory its capture has published, and gathers into memory that this rank has published, by turns.
+fn gather_until(role: &Role, rounds: u64) -> Result<(), Error> {
+    const SIMPLE: Selection =
+        Selection { protocol: Protocol::Simple, two_steps: false, blocks: 2, threads: 64 };
+    let comm = communicator_of(role)?;
+    let gpu = comm.context().gpu(device_of(role.rank))?;
+    let collectives = builder(&comm, &gpu).selector(Told::new(SIMPLE)).connect()?;
+    let stream = gpu.stream()?;
+    let numbers = |len: u64| DeviceSlice::<u64>::new(&gpu.allocate(8 * len)?);
+    let own = numbers(20_000)?;
+    let [captured, eager] = [numbers(N as u64 * 20_000)?, numbers(N as u64 * 20_000)?];
+    let published = collectives.publish(eager.buffer())?;
+    let begin = Instant::now();
+    while !published.is_ready() {
+        assert!(begin.elapsed() < LIMIT, "nobody maps it");
+        thread::sleep(Duration::from_millis(1));
+    }
+    stream.begin_capture()?;
+    let called = collectives.all_gather(&own, &captured, &stream);
+    let graph = stream.end_capture()?;
+    called?;
+    if rounds == u64::MAX {
+        say("ready");
+    }
+    for round in 0..rounds {
+        own.write(&vec![round * (1 + role.rank as u64); own.len()])?;
+        let all = if round % 2 == 0 { &captured } else { &eager };
+        all.write(&vec![u64::MAX; all.len()])?;
+        if round % 2 == 0 {
+            // SAFETY: the graph keeps what it uses.
+            unsafe { graph.launch(&stream)? };
+        } else {
+            collectives.all_gather(&own, all, &stream)?;
+        }
+        collectives.synchronize(&stream)?;
+        let expected = (0..all.len()).map(|i| round * (1 + (i / own.len()) as u64));
+        assert!(all.read()?.into_iter().eq(expected), "round {round}");
+    }
+    drop(published);
+    comm.bootstrap().barrier()?;
+    Ok(())
 }
 
 /// Replays a graph, with fresh numbers, until it fails or has been done so many times.
@@ -96,7 +144,7 @@ fn give_back_and_take_again(collectives: &Collectives) -> Result<(), Error> {
         assert_eq!(after, before + given_back.next_multiple_of(4096));
     } else {
         // Ranks that share the device may have taken theirs again.
-        println!("{before} bytes were free, {given_back} are given back, {after} are free");
+        eprintln!("{before} bytes were free, {given_back} are given back, {after} are free");
     }
     collectives.resume()
 }

@@ -175,10 +175,9 @@ nccl! {
         memory::free(ptr)
     }
 
-    /// Registers memory, which has no effect on calls: each rank registers on its own, and all ranks must choose the same
-    /// algorithm.
-    fn ncclCommRegister/pncclCommRegister(comm: Handle, buff: *mut c_void, _size: usize, handle: *mut Handle) {
-        memory::register(comm, buff, OutPointer::at(handle, "handle")?)
+    /// Registers memory of this rank, into which peers can then write directly.
+    fn ncclCommRegister/pncclCommRegister(comm: Handle, buff: *mut c_void, size: usize, handle: *mut Handle) {
+        memory::register(comm, (buff, size), OutPointer::at(handle, "handle")?)
     }
 
     /// Ends a registration of [`ncclCommRegister`].

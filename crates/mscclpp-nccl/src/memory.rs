@@ -64,15 +64,39 @@ fn made_here(address: usize) -> Option<(DeviceBuffer, u64)> {
     (offset < buffer.len()).then(|| (buffer.clone(), offset))
 }
 
-/// `ncclCommRegister`.
-pub(crate) fn register(
+/// `ncclCommRegister`: publishes memory of this rank. For memory that cannot be shared it changes nothing.
+///
+/// # Safety
+/// The bytes are memory of `ncclMemAlloc`; or they stay memory of the communicator's device until they are deregistered, and
+/// calls and graphs that use them are gone.
+pub(crate) unsafe fn register(
     comm: Handle,
-    buffer: *const c_void,
+    (buffer, bytes): (*mut c_void, usize),
     place: OutPointer<Handle>,
 ) -> Result<(), Failure> {
     let comm = registering(comm, buffer)?;
     let handle = next_handle();
-    comm.registrations.buffers.lock().push(handle);
+    let mut published = None;
+    if let Backend::Ours(ours) = comm.backend()? {
+        let memory = DevicePtr(buffer.expose_provenance() as u64);
+        let publish = match made_here(buffer.addr()) {
+            Some((buffer, _)) => ours.collectives.publish(&buffer),
+            // SAFETY: the caller's promise.
+            None => unsafe { ours.collectives.publish_memory(memory, bytes as u64) },
+        };
+        match publish {
+            Ok(made) => published = Some(made),
+            Err(error) => {
+                let failure = Failure::from(error);
+                report::info(&format!(
+                    "{}: to register {bytes} bytes changes nothing: {}",
+                    comm.name(),
+                    failure.text
+                ));
+            }
+        }
+    }
+    comm.registrations.buffers.lock().insert(handle, published);
     place.set(ptr::without_provenance_mut(handle));
     Ok(())
 }
@@ -80,10 +104,8 @@ pub(crate) fn register(
 /// `ncclCommDeregister`.
 pub(crate) fn deregister(comm: Handle, handle: Handle) -> Result<(), Failure> {
     let comm = comm::of(comm)?;
-    let mut known = comm.registrations.buffers.lock();
-    let at = known.iter().position(|known| *known == handle.addr());
-    known.swap_remove(at.ok_or_else(|| unknown(&comm, handle))?);
-    Ok(())
+    let gone = comm.registrations.buffers.lock().remove(&handle.addr());
+    gone.map(drop).ok_or_else(|| unknown(&comm, handle))
 }
 
 /// `ncclCommWindowRegister`. Blocks until all ranks call it; in a group, the group's end blocks instead.

@@ -2,15 +2,14 @@
 
 use std::{collections::HashMap, ffi::c_void};
 
-use mscclpp_collectives::Registered;
+use mscclpp_collectives::{Published, Registered};
 use parking_lot::Mutex;
 
 /// The registrations of a communicator, by handle.
 #[derive(Default)]
 pub(crate) struct Registrations {
-    /// The handles of `ncclCommRegister`, which has no effect on calls: each rank registers on its own, and all ranks must
-    /// choose the same algorithm.
-    pub(crate) buffers: Mutex<Vec<usize>>,
+    /// The memory of `ncclCommRegister`, which each rank publishes for itself; `None` for memory that cannot be shared.
+    pub(crate) buffers: Mutex<HashMap<usize, Option<Published>>>,
     /// The windows of `ncclCommWindowRegister`, which all ranks call.
     pub(crate) windows: Mutex<HashMap<usize, Window>>,
 }

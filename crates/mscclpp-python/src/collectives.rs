@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mscclpp::{Communicator, DevicePtr, Platform, Report, engine::LastCall, gpu::Abort as _};
-use mscclpp_collectives::{Collectives, Error, Registered, Request};
+use mscclpp_collectives::{Collectives, Error, Published, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
@@ -51,6 +51,19 @@ impl PyCollectives {
 /// A registration of memory. It ends when this object is dropped or given to `_Collectives.deregister`.
 #[pyclass(name = "_Registered", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRegistered(Mutex<Option<Registered>>);
+
+/// Memory that a rank has published, until this object is dropped.
+#[pyclass(name = "_Published", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyPublished(Published);
+
+#[pymethods]
+impl PyPublished {
+    /// Whether all other ranks have mapped it.
+    #[getter]
+    fn is_ready(&self) -> bool {
+        self.0.is_ready()
+    }
+}
 
 #[pymethods]
 impl PyCollectives {
@@ -297,6 +310,14 @@ impl PyCollectives {
         let communicator = made.communicator.clone();
         let part = waited(py, move || made.collectives.split(color, key))?;
         Ok(part.map(|part| Self::of(part, communicator)))
+    }
+
+    /// Publishes memory of this rank, and waits for no other.
+    fn publish(&self, address: u64, size: u64) -> PyResult<PyPublished> {
+        let made = self.inner.get()?;
+        // SAFETY: calls take data only into memory that the Python layer keeps for them.
+        let published = unsafe { made.collectives.publish_memory(DevicePtr(address), size) };
+        published.map(PyPublished).map_err(raised)
     }
 
     /// Registers memory on all ranks. All ranks call it together.

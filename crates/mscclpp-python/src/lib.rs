@@ -91,7 +91,7 @@ mod extension {
         base_service::PyBaseProxyService,
         bootstrap::{PyBootstrap, PyTcpBootstrap},
         buffer::{PyGranularity, PyRawGpuBuffer},
-        collectives::{PyCollectives, PyRegistered},
+        collectives::{PyCollectives, PyPublished, PyRegistered},
         communicator::{ConnectionFuture, MemoryFuture, PyCommunicator, SemaphoreFuture},
         config::{PyDevice, PyDeviceType, PyEndpointConfig},
         connection::{PyConnection, PyContext, PyEndpoint},

@@ -7,6 +7,7 @@ import contextlib
 import logging.handlers
 import os
 import queue
+import time
 from datetime import timedelta
 
 import mscclpp
@@ -88,6 +89,55 @@ def calls(rank, n, _address, port):
 
 def test_calls():
     ranks.run(2, calls, free_port(), timeout=IMPORTS)
+
+
+class Pool:
+    """The part of a `torch.cuda.MemPool` that the backend looks at."""
+
+    id = (0, 7)
+
+    def __init__(self, *tensors):
+        self.tensors = tensors
+
+    def snapshot(self):
+        return [{"address": x.data_ptr(), "total_size": x.nbytes} for x in self.tensors]
+
+
+def pools(rank, n, _address, port):
+    dist = join(rank, n, port)
+    count = 10_000
+    gathered, later = own(0, count * n), own(0, count * n)
+    pool = Pool(gathered, later)
+    group = dist.group.WORLD
+    # Rank 0 has registered it before there is a communicator, and the others later or not at all.
+    if rank == 0:
+        group.register_mem_pool(pool)
+    dist.all_gather_into_tensor(later, own(rank, count))
+    if rank == 1:
+        group.register_mem_pool(pool, symm=True)
+    if rank < 2:
+        published = group._lanes["all"]._published[pool.id]
+        until = time.monotonic() + IMPORTS
+        while not all(it.is_ready for it in published):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    for x in (gathered, later):
+        x[:] = 0
+        dist.barrier()
+        dist.all_gather_into_tensor(x, own(rank, count))
+        mscclpp.synchronize()
+        assert all((part == r + 1).all() for r, part in enumerate(x.chunk(n)))
+    if rank < 2:
+        group.deregister_mem_pool(pool)
+    with pytest.raises(ValueError, match="memory pool"):
+        group.deregister_mem_pool(pool)
+    dist.all_gather_into_tensor(gathered, own(rank, count))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_ranks_register_pools_of_memory_each_for_itself():
+    ranks.run(3, pools, free_port(), timeout=IMPORTS)
 
 
 def late(rank, n, _address, port):

@@ -192,11 +192,11 @@ pub mod gpu {
     #[cfg(all(feature = "cuda-ipc", any(feature = "cuda-12040", feature = "cuda-13000")))]
     pub use mscclpp_gpu::nvrtc;
     pub use mscclpp_gpu::{
-        Abort, DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect,
-        GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelObject, KernelParam,
-        KernelParameter, KernelSource, KernelWait, LaunchConfig, MemoryExport, MemoryInfo, Module, Owner,
-        PeerAccess, PinnedBuffer, PinnedWord, Platform, Probe, RetiredBuffers, Stream, WritesOrdering,
-        cached_ptx, fork, kernel_cache, numa, ptx_of, store_ptx,
+        Abort, DeviceAllocation, DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu,
+        GpuDirect, GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelObject,
+        KernelParam, KernelParameter, KernelSource, KernelWait, LaunchConfig, MemoryExport, MemoryInfo,
+        Module, Owner, PeerAccess, PinnedBuffer, PinnedWord, Platform, Probe, RetiredBuffers, Stream,
+        WritesOrdering, cached_ptx, fork, kernel_cache, numa, ptx_of, store_ptx,
     };
 }
 

@@ -1,7 +1,7 @@
 //! The environment variables that this library has, to tell a user of one that it has not.
 
 /// The names behind `MSCCLPP_`, as in `docs/src/environment.md` and `docs/src/infiniband.md`.
-const KNOWN: [&str; 50] = [
+const KNOWN: [&str; 51] = [
     "ADDRESS",
     "BOOTSTRAP_SECRET",
     "CACHE_DIR",
@@ -14,6 +14,7 @@ const KNOWN: [&str; 50] = [
     "DEBUG_SUBSYS",
     "ETHERNET_CHECKSUMS",
     "GIT_COMMIT",
+    "GRAPH_REGISTER",
     "HCA_DEVICES",
     "HOME",
     "HOSTID",

@@ -123,6 +123,27 @@ struct PartCopy {
   uint32_t bytes;
 };
 
+// Copies a part, by all threads of a block. The vectors that a warp has under way lie next to each other.
+MSCCLPP_DEVICE_INLINE void copyByWarps(const PartCopy& part) {
+  const uint32_t thread = threadOfBlock(), threads = threadsOfBlock();
+  bool aligned = isAligned<16>(part.to) && isAligned<16>(part.from);
+#if defined(MSCCLPP_DEVICE_SIM)
+  aligned = false;
+#endif
+  constexpr uint32_t Apart = 32 * 16;
+  const uint32_t step = VectorsInFlight * threads * 16, here = thread / 32 * VectorsInFlight * Apart + thread % 32 * 16;
+  uint32_t done = 0;
+#pragma unroll 1
+  for (; aligned && done + step <= part.bytes; done += step) {
+    Bytes16 v[VectorsInFlight];
+#pragma unroll
+    for (uint32_t u = 0; u < VectorsInFlight; ++u) v[u] = load16(part.from + (done + here) + u * Apart);
+#pragma unroll
+    for (uint32_t u = 0; u < VectorsInFlight; ++u) store16(part.to + (done + here) + u * Apart, v[u]);
+  }
+  if (done < part.bytes) copyAny(part.to + done, part.from + done, part.bytes - done, thread, threads);
+}
+
 // Copies several parts by turns, by all threads of a block: as much as all of them have, and then the rest of each. A part
 // may have no bytes.
 template <uint32_t Parts>
@@ -163,17 +184,28 @@ MSCCLPP_DEVICE_INLINE void copyByTurns(const PartCopy (&parts)[Parts]) {
   }
 }
 
-// Copies a part for each peer p: `part(p)`.
-template <class Part>
+// Copies a part for each peer p: `part(p)`. Blocks begin with different peers, so that their stores go to all peers at any time.
+// `ByTurns`: a thread moves vectors for several peers by turns. With the loops of sums behind it, that is faster.
+template <bool ByTurns, class Part>
 MSCCLPP_DEVICE_INLINE void copyForPeers(const CollectiveBlock& b, Part part) {
+  if constexpr (ByTurns) {
 #pragma unroll 1
-  for (uint32_t n = 1; n < b.ranks; n += PartsAtOnce) {
-    PartCopy parts[PartsAtOnce] = {};
+    for (uint32_t n = 1; n < b.ranks; n += PartsAtOnce) {
+      PartCopy parts[PartsAtOnce] = {};
 #pragma unroll
-    for (uint32_t u = 0; u < PartsAtOnce; ++u) {
-      if (n + u < b.ranks) parts[u] = part(b.peer(n + u));
+      for (uint32_t u = 0; u < PartsAtOnce; ++u) {
+        if (n + u < b.ranks) parts[u] = part(b.peer(n + u));
+      }
+      copyByTurns(parts);
     }
-    copyByTurns(parts);
+  } else {
+    const uint32_t peers = b.ranks - 1;
+    uint32_t n = b.block % peers;
+#pragma unroll 1
+    for (uint32_t i = 0; i < peers; ++i) {
+      copyByWarps(part(b.peer(1 + n)));
+      n = n + 1 < peers ? n + 1 : 0;
+    }
   }
 }
 

@@ -1,31 +1,43 @@
-// Exchanges that move data by plain stores into the receive memory of the peers, where that is registered: nothing is
+// Exchanges that move data by plain stores into the receive memory of the peers, where they have published it: nothing is
 // copied out of the scratch. For the library's own use.
 //
-// A rank that takes something says where the place for it is: its kernel's first block stores the number of the registration,
+// A rank that takes something says where the place for it is: its kernel's first block stores the number of the segment,
 // the offset of the place in it, its size, and behind these, with release, the number of the call. The peer reads that number
 // with acquire before it puts anything, and looks the place up in what it has mapped itself (D7). Without a number of a
-// registration there is no place: then the message goes through a ring of the scratch, with credits (R2). So each pair of ranks
-// decides by what the receiver says, and whether memory is registered, aligned or in place on one rank need not be known to the
-// others before.
+// segment there is no place: then the message goes through a ring of the scratch, as by Simple. So each pair of ranks
+// decides by what the receiver says, and whether memory is published, aligned or in place on one rank need not be known to
+// the others before.
+//
+// A lane of these exchanges has the places, signals and credits of Simple. So a rank may launch this kernel where a peer
+// launches that of Simple: see D8.
 //
 //   D1. Nobody writes into a rank's receive memory before its kernel for this call has begun: only that kernel says where
 //       the place is. So what came before in its stream is complete, and has neither to be read nor written any more.
 //   D2. A place is named only if no part of it is memory that this rank's kernel sends from, or copies from. (The host
 //       compares the addresses. What of a call in place overlaps goes through the ring.)
-//   D3. A block of the sender signals behind its last chunk for a peer, with release behind a barrier of the block. The
-//       peer's block of the same number waits for that, with acquire, before it ends. So when the receiver's kernel is
+//   D3. The block that puts a lane's chunks signals behind the last one, with release behind a barrier of the block. The block
+//       of the peer that takes the lane's waits for that, with acquire, before it ends. So when the receiver's kernel is
 //       complete, all is there, and nobody writes into its memory any more.
 //   D4. What a rank says lies in one of two lines, by the parity of the call's number. It is written for call e behind
 //       what makes the scratch of e - 2 free (E2, E3), and so when the peer has ended e - 2 and does not read it any more.
 //       In a call that is not `oneWay`, every rank waits for a signal of every other, as E2 wants it.
 //   D5. A sender puts no more than the place holds, even if ranks make calls that do not match. Launches keep what is
-//       registered, on both sides.
+//       published, on both sides.
 //   D6. No wait is in a circle. Every kernel says its places before it waits for anything but what others do as they
 //       begin (E3). After that, a block waits in step k for what peers' blocks do in steps before k, as for the chunks of R2.
 //       What a copier copies comes in front of all steps, and waits for nobody.
-//   D7. No address goes from rank to rank. Each rank has a table of the registrations, which all ranks have made in the same
-//       order: where it has mapped each peer's memory, and how long that is. Who says a place that does not lie in the table's
-//       memory whole, at a multiple of 16, is not written to: the rank that finds it gives up its call and says so.
+//   D7. No address goes from rank to rank. Each rank has a table of what it has mapped of its peers, by the numbers that they
+//       have given to their segments. Who says a place that does not lie in the table's memory whole, at a multiple of 16, is
+//       not written to: the rank that finds it gives up its call and says so.
+//   D8. A sender decides for each lane of a message, before its first chunk. If it goes directly, it stores the call's number
+//       in the word behind that of the lane's signals, before the first signal; then the receiver takes nothing of the lane
+//       out of the ring. That word is written again only when the receiver has said a place in a later call, and so when it
+//       has ended this one. (The signal itself is not: a root may be a call ahead.) A kernel of Simple says no places, and
+//       does not ask for any; so a sender waits for what a peer says only if it has mapped something of it, since such a
+//       peer does not launch that kernel, and not for long, since it may have launched it before.
+//   D9. A place is named when all peers have mapped the segment: the host says it in the word `ready` when each has said so,
+//       and each has written its table before. Both are read by relaxed loads of 8 bytes, which the host may write meanwhile:
+//       the place is said with release after `ready` is read, and the table is read after that is acquired.
 
 #ifndef MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
@@ -34,26 +46,37 @@
 
 namespace mscclpp {
 
-// A place in registered memory: the number of the registration, counted from 1 in the order of the table, and where in it the
-// place begins. Number 0 is no place.
+// The most segments that a rank may have published at a time.
+enum CollectiveReachLimits : uint32_t { CollectiveMaxSegments = 256 };
+
+// A place in published memory: the number of its rank's segment, counted from 1, and where in it the place begins. Number 0 is no
+// place.
 struct CollectivePlace {
-  uint64_t registration;
+  uint64_t segment;
   uint64_t offset;
 };
 
-// One registration of all ranks: where this rank has mapped what each peer has registered, and how many bytes that is.
-struct CollectiveRegistration {
+// The segments of one number, of all ranks: where this rank has mapped that of each peer, and how many bytes it has.
+struct CollectiveSegments {
   uint8_t* at[CollectiveMaxRanks];
   uint64_t bytes[CollectiveMaxRanks];
+};
+
+// What a rank reaches, and what others reach of it. In the rank's own memory; the host writes its words while kernels run (D9).
+struct CollectiveReach {
+  // By the number of the segment, less 1.
+  CollectiveSegments mapped[CollectiveMaxSegments];
+  // For each segment of this rank, whether all peers have mapped it.
+  uint64_t ready[CollectiveMaxSegments];
+  // For each peer, whether any of its segments is mapped.
+  uint64_t expects[CollectiveMaxRanks];
 };
 
 // One call. For each rank from which this one takes something, where segments[p].recv of this one is.
 struct CollectiveDirectCall {
   CollectiveCall call;
   CollectivePlace places[CollectiveMaxRanks];
-  // The table of D7, in this device's memory, and how many registrations it has.
-  const CollectiveRegistration* registered;
-  uint64_t registrations;
+  const CollectiveReach* reach;
 };
 
 // In CollectiveHandle::mismatch: that a rank, whose number plus 1 is in the lower half, has said a place that is none.
@@ -63,11 +86,32 @@ constexpr uint32_t CollectiveNoPlace = 1u << 31;
 
 namespace detail {
 
+// Reads a word that the host writes: see D9.
+MSCCLPP_DEVICE_INLINE uint64_t loadOfHost(const uint64_t* word) {
+  return detail::load<MemoryOrder::Relaxed, MemoryScope::System>(word);
+}
+
+// How often a block looks for what a peer says, at most: about a millisecond.
+#if defined(MSCCLPP_DEVICE_SIM)
+enum DirectPolls : uint32_t { PollsForPlace = 256 };
+#else
+enum DirectPolls : uint32_t { PollsForPlace = 2048 };
+#endif
+
+// Looks, with acquire, whether a word that a peer writes is at least `least`, and returns whether it is. Nobody aborts this
+// wait, which is short. Not inlined, because it is much code.
+MSCCLPP_DEVICE_NOINLINE bool lookForWord(const uint64_t* word, uint64_t least) {
+  const auto came = [=] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least; };
+  return came() || pollUntil<4>(came, PollsForPlace, nullptr);
+}
+
 // Where a block puts what it sends, for each peer.
 struct DirectTargets {
   // Null: into the ring.
   uint8_t* at[CollectiveMaxRanks];
   uint64_t bytes[CollectiveMaxRanks];
+  // Whether the peer's messages to this rank, in this block's lane, come directly.
+  bool comes[CollectiveMaxRanks];
 };
 
 // What ranks say of their places: four words of a rank's line for checks, behind those of a check.
@@ -81,31 +125,44 @@ struct DirectPlaces {
     const uint64_t line = 2 * of + (b.epoch & 1);
     return reinterpret_cast<uint64_t*>(b.comm.scratch[at] + b.comm.checks + line * CollectiveLine) + 4;
   }
-  // Publishes the addresses of this rank's places. All threads of a block call it.
+  // Says where this rank's places are. All threads of a block call it.
   MSCCLPP_DEVICE_INLINE void say() const {
     const uint32_t p = b.thread;
     if (!isFirstBlock() || p >= b.ranks || p == b.rank || b.call.segments[p].recvBytes == 0) return;
+    uint64_t segment = direct.places[p].segment;
+    if (segment != 0 && loadOfHost(direct.reach->ready + segment - 1) == 0) segment = 0;
     uint64_t* const theirs = words(p, b.rank);
-    store8(theirs, direct.places[p].registration);
+    store8(theirs, segment);
     store8(theirs + 1, direct.places[p].offset);
     store8(theirs + 2, b.call.segments[p].recvBytes);
     detail::store<MemoryOrder::Release, MemoryScope::System>(theirs + 3, b.epoch);
   }
-  // By thread p, in front of a barrier, behind which all threads know what peer p has said. Returns whether it has said
-  // something, and something that can be.
-  MSCCLPP_DEVICE_INLINE bool find(uint32_t p) const {
-    const uint64_t* const said = words(b.rank, p);
-    if (!waitForWord(said + 3, b.epoch, b.comm.status[p])) return false;
-    const uint64_t registration = load8(said), offset = load8(said + 1), bytes = load8(said + 2);
+  // Whether this rank may have said a place to any peer.
+  MSCCLPP_DEVICE_INLINE bool any() const {
+    bool any = false;
+    for (uint32_t n = 1; n < b.ranks; ++n) any = any || direct.places[b.peer(n)].segment != 0;
+    return any;
+  }
+  // Finds the place that peer p has said, if it has said one, by thread p, in front of a barrier, behind which all threads
+  // know it. Returns whether what it said can be. `waits`: until it has said something.
+  MSCCLPP_DEVICE_INLINE bool find(uint32_t p, bool waits) const {
     targets.at[p] = nullptr;
-    targets.bytes[p] = bytes;
-    if (registration == 0) return true;
-    if (registration <= direct.registrations) {
-      const CollectiveRegistration& mapped = direct.registered[registration - 1];
-      uint8_t* const at = mapped.at[p];
-      const uint64_t size = mapped.bytes[p];
+    targets.bytes[p] = 0;
+    const uint64_t* const said = words(b.rank, p);
+    if (waits) {
+      if (!waitForWord(said + 3, b.epoch, b.comm.status[p])) return false;
+    } else if (loadOfHost(direct.reach->expects + p) == 0 || !lookForWord(said + 3, b.epoch)) {
+      return true;
+    }
+    const uint64_t segment = load8(said), offset = load8(said + 1), bytes = load8(said + 2);
+    if (segment == 0) return true;
+    if (segment <= CollectiveMaxSegments) {
+      const CollectiveSegments& mapped = direct.reach->mapped[segment - 1];
+      uint8_t* const at = reinterpret_cast<uint8_t*>(loadOfHost(reinterpret_cast<const uint64_t*>(mapped.at + p)));
+      const uint64_t size = loadOfHost(mapped.bytes + p);
       if (at != nullptr && offset <= size && bytes <= size - offset && isAligned<16>(at + offset)) {
         targets.at[p] = at + offset;
+        targets.bytes[p] = bytes;
         return true;
       }
     }
@@ -119,21 +176,163 @@ struct DirectPlaces {
     const uint64_t bytes = targets.bytes[p];
     return bytes > offset ? bytes - offset : 0;
   }
+  // A chunk's copy into the place of peer p.
+  MSCCLPP_DEVICE_INLINE PartCopy part(uint32_t p, const uint8_t* from, uint64_t offset, uint32_t bytes) const {
+    const uint64_t room = this->room(p, offset);
+    return PartCopy{of(p) + offset, from + offset, room < bytes ? static_cast<uint32_t>(room) : bytes};
+  }
 };
 
-// All threads of a block store into the places, chunk by chunk.
-struct ByStores {
-  static constexpr uint32_t Warps = 0;
+// A lane of an exchange of which some messages go directly. Each thread has the part of one peer, that of its own number.
+template <bool OfTwo>
+struct DirectLane {
+  const CollectiveBlock& b;
+  const DirectPlaces& places;
+  const ChunkRole& role;
+  const Chunks chunks;
+
+  MSCCLPP_DEVICE_INLINE DirectLane(const CollectiveBlock& b, const DirectPlaces& places, const ChunkRole& role)
+      : b(b), places(places), role(role), chunks(b, role.lane, role.lanes) {}
+
+  // The word that says whether the lane of `from` goes directly to rank `to`.
+  MSCCLPP_DEVICE_INLINE uint64_t* mode(uint32_t to, uint32_t from) const {
+    return chunks.word(Chunks::First, to, from) + 1;
+  }
+  // The signals of a message that goes directly, and the waits for them: number 0 when it begins, k + 1 behind chunk k if steps
+  // are signalled (R1), and at the end 1 more than it has chunks.
+  MSCCLPP_DEVICE_INLINE void signal(uint32_t peer, uint32_t number) const { chunks.signal(Chunks::First, peer, number); }
+  MSCCLPP_DEVICE_INLINE bool wait(uint32_t peer, uint32_t number) const { return chunks.wait(Chunks::First, peer, number); }
+  MSCCLPP_DEVICE_INLINE bool sends(uint32_t r, uint32_t k) const { return chunks.has(b.call.segments[r].sendBytes, k); }
+  MSCCLPP_DEVICE_INLINE bool takes(uint32_t r, uint32_t k) const { return chunks.has(b.call.segments[r].recvBytes, k); }
+
+  // Copies the parts of all peers.
+  template <class Part>
+  MSCCLPP_DEVICE_INLINE void copy(Part part) const {
+    if constexpr (OfTwo) {
+      const PartCopy it = part(1 - b.rank);
+      if (it.bytes > 0) copyBytes(it.to, it.from, it.bytes, b.thread, b.threads);
+    } else {
+      copyForPeers<false>(b, part);
+    }
+  }
+  // Puts chunk k to each peer that has one.
+  MSCCLPP_DEVICE_INLINE void put(uint32_t k) const {
+    copy([&](uint32_t p) {
+      const CollectiveSegment ours = b.call.segments[p];
+      if (!chunks.has(ours.sendBytes, k)) return PartCopy{};
+      const uint64_t at = chunks.offset(k);
+      const uint32_t bytes = chunks.length(ours.sendBytes, k);
+      if (places.of(p) != nullptr) return places.part(p, ours.send, at, bytes);
+      return PartCopy{chunks.place(Chunks::First, p, b.rank, k), ours.send + at, bytes};
+    });
+  }
+  // Takes chunk k of each peer that sends one through its ring.
+  MSCCLPP_DEVICE_INLINE void take(uint32_t k) const {
+    copy([&](uint32_t p) {
+      const CollectiveSegment theirs = b.call.segments[p];
+      if (!chunks.has(theirs.recvBytes, k) || places.targets.comes[p]) return PartCopy{};
+      return PartCopy{theirs.recv + chunks.offset(k), chunks.place(Chunks::First, b.rank, p, k),
+                      chunks.length(theirs.recvBytes, k)};
+    });
+  }
+  // Waits for chunk k of peer r, and at first learns whether its message `comes` directly. With `steps`, also for the
+  // peer's step k if there is nothing to take. One thread calls it.
+  MSCCLPP_DEVICE_INLINE bool waitFor(uint32_t r, uint32_t k, bool steps, bool& comes) const {
+    if (!comes) {
+      if (!wait(r, k)) return false;
+      comes = k == 0 && load8(mode(b.rank, r)) == b.epoch;
+      if (comes) places.targets.comes[r] = true;
+    }
+    return !comes || !steps || wait(r, k + 1);
+  }
+
+  // Does the block's part. `goes`: this thread's peer has a place.
+  MSCCLPP_DEVICE_INLINE bool run(bool goes) const {
+    const CollectiveCall& call = b.call;
+    const uint32_t r = b.thread;
+    const bool isPeer = r < b.ranks && r != b.rank;
+    bool comes = false;
+    // R1: then a step says what the peer has taken. In other calls credits do.
+    const bool steps = role.puts && role.takes && !call.oneWay;
+    // Whether any message goes through a ring; of what comes that is known after the first wait.
+    const bool puts = role.puts && blockAny(isPeer && !goes && sends(r, 0));
+    bool takesAny = role.takes;
+    if (goes) {
+      store8(mode(r, b.rank), b.epoch);
+      signal(r, 0);
+    }
+
+    const CollectiveSegment own = call.segments[b.rank];
+    const uint64_t copies = !role.takes || own.send == own.recv ? 0 : own.recvBytes;
+    uint64_t mostBytes = copies;
+    for (uint32_t n = 1; n < b.ranks; ++n) {
+      const CollectiveSegment it = call.segments[b.peer(n)];
+      if (it.sendBytes > mostBytes) mostBytes = it.sendBytes;
+      if (it.recvBytes > mostBytes) mostBytes = it.recvBytes;
+    }
+    const uint32_t most = chunks.count(mostBytes), behind = role.puts ? 1 : 0;
+    const auto copyOwn = [&](uint32_t k) {
+      if (!chunks.has(copies, k)) return;
+      const uint64_t at = chunks.offset(k);
+      const PartCopy it{own.recv + at, own.send + at, chunks.length(own.recvBytes, k)};
+      if constexpr (OfTwo) {
+        copyBytes(it.to, it.from, it.bytes, b.thread, b.threads);
+      } else {
+        copyByWarps(it);
+      }
+    };
+    // Between two ranks, half of the blocks begin with a copy and stay one ahead, so that some blocks put while others
+    // copy, and the link is never idle.
+    const uint32_t ahead = OfTwo ? b.block % 2 : 0;
+    if (ahead != 0) copyOwn(0);
+    bool failed = false;
+    for (uint32_t k = 0; k < most + behind && !failed; ++k) {
+      // Between two ranks both know after the first step whether both messages go directly. Then nobody asks for steps.
+      const bool signals = puts || call.inPlace || (steps && (!OfTwo || takesAny));
+      if (role.puts && k < most) {
+        if (puts && !steps && k >= CollectiveChunks) {
+          const auto due = [&](uint32_t p) { return places.of(p) == nullptr && sends(p, k); };
+          failed = !chunks.waitForAll(Chunks::Credits, k - CollectiveChunks, due);
+          if (failed) break;
+        }
+        put(k);
+        if (signals) {
+          blockSync();
+          if (isPeer && !goes && sends(r, k)) chunks.signal(Chunks::First, r, k);
+          if (isPeer && goes && steps && sends(r, k)) signal(r, k + 1);
+          if (r == b.rank && call.inPlace) chunks.signal(Chunks::First, r, k);
+        }
+      }
+      if (!role.takes) continue;
+      copyOwn(k + ahead);
+      if (k < behind || !(takesAny || (steps && (!OfTwo || puts)))) continue;
+      const uint32_t j = k - behind;
+      bool came = true;
+      if (isPeer && takes(r, j)) came = waitFor(r, j, steps, comes);
+      // The own block that puts has read what is overwritten here.
+      if (r == b.rank && call.inPlace && !role.puts) came = chunks.wait(Chunks::First, r, j);
+      failed = blockAny(!came);
+      if (failed) break;
+      if (j == 0) takesAny = blockAny(isPeer && takes(r, 0) && !comes);
+      take(j);
+      if (takesAny && !steps) {
+        chunks.signalAll(Chunks::Credits, j, [&](uint32_t p) { return takes(p, j) && !places.targets.comes[p]; });
+      }
+    }
+    if (failed) return false;
+    // D3.
+    if (role.puts) {
+      blockSync();
+      if (goes) signal(r, chunks.count(call.segments[r].sendBytes) + 1);
+    }
+    return !blockAny(comes && !wait(r, chunks.count(call.segments[r].recvBytes) + 1));
+  }
 };
 
-// Blocks have at least as many threads as there are ranks. If `Copier` has warps of its own, they copy into the places
-// that lie at a multiple of 16, and copy the rank's own part: `copy(warp, to, from, bytes)` returns when all has
-// arrived, for a signal after a barrier of the block.
-template <bool OfTwo, class Copier>
-MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const CollectiveDirectCall& direct,
-                                            const Copier& copier) {
-  const CollectiveCall& call = direct.call;
-  CollectiveBlock b(comm, call, OfTwo);
+// Blocks have at least as many threads as there are ranks.
+template <bool OfTwo>
+MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const CollectiveDirectCall& direct) {
+  CollectiveBlock b(comm, direct.call, OfTwo);
   if (!b.begin()) return;
 #if defined(MSCCLPP_DEVICE_HIP)
   static __attribute__((shared)) DirectTargets targets;
@@ -143,119 +342,28 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   const DirectPlaces places{b, direct, targets};
   places.say();
   b.countOthers();
-  const Chunks chunks(b);
-  const auto sends = [&](uint32_t r) { return chunks.count(call.segments[r].sendBytes); };
-  const auto takes = [&](uint32_t r) { return chunks.count(call.segments[r].recvBytes); };
-  const auto takesByRing = [&](uint32_t r, uint32_t k) {
-    return direct.places[r].registration == 0 && chunks.has(call.segments[r].recvBytes, k);
-  };
-  const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
-  // This copies chunk k of the own segment. Half of the blocks begin with a copy and stay one ahead, so that some
-  // blocks put while others copy, and the link is never idle. It also fills the wait for the places.
-  const CollectiveSegment own = call.segments[b.rank];
-  const uint64_t copies = own.send == own.recv ? 0 : chunks.count(own.recvBytes);
-  constexpr bool ByCopier = Copier::Warps != 0;
-  const auto copyOwn = [&](uint32_t k) {
-    if (k >= copies) return;
-    const uint64_t at = chunks.offset(k);
-    copyBytes(own.recv + at, own.send + at, chunks.length(own.recvBytes, k), b.thread, b.threads);
-  };
-  const uint64_t ahead = ByCopier ? 0 : b.block % 2;
-  if (ahead != 0) copyOwn(0);
-  // Thread r, for rank r; then every thread knows what r has said.
-  bool failed = blockAny(isPeer(b.thread) && sends(b.thread) > 0 && !places.find(b.thread));
-
-  const auto isCopiers = [&](uint32_t p) {
-    return ByCopier && places.of(p) != nullptr && isAligned<16>(call.segments[p].send);
-  };
-  if constexpr (ByCopier) {
-    if (!failed) {
-      const uint32_t warp = b.thread / 32;
-      // One warp copies the own part if there is one, while the others push.
-      const uint32_t pushing = copies == 0 ? Copier::Warps : Copier::Warps - 1;
-      // The part of a message that has as many chunks as this block's, but contiguous, and of it the share of the n-th
-      // of `of` warps. The message goes on to `size` at most.
-      const auto copyShare = [&](uint8_t* to, const uint8_t* from, uint64_t bytes, uint64_t size, uint32_t n, uint32_t of) {
-        uint64_t begin, end;
-        chunks.share(bytes, begin, end);
-        const uint64_t part = ((end - begin) / of + 127) / 128 * 128;
-        begin += n * part;
-        if (n + 1 < of && end > begin + part) end = begin + part;
-        if (end > size) end = size;
-        if (begin < end) copier.copy(warp, to + begin, from + begin, end - begin);
-      };
-      for (uint32_t n = 1; n < b.ranks && warp < pushing; ++n) {
-        const uint32_t p = b.peer(n);
-        if (sends(p) == 0 || !isCopiers(p)) continue;
-        const CollectiveSegment ours = call.segments[p];
-        copyShare(places.of(p), ours.send, ours.sendBytes, places.room(p, 0), warp, pushing);
-      }
-      if (warp >= pushing && warp < Copier::Warps) copyShare(own.recv, own.send, own.recvBytes, own.recvBytes, 0, 1);
-      const uint64_t last = isPeer(b.thread) ? sends(b.thread) - 1 : 0;
-      chunks.signalAll(Chunks::First, last, [&](uint32_t r) { return sends(r) > 0 && isCopiers(r); });
-    }
+  ChunkRole role(b);
+  if constexpr (OfTwo) {
+    // Each block is a lane.
+    role.lane = b.block;
+    role.lanes = b.blocks;
+    role.puts = role.takes = true;
   }
-
-  // Puts chunk k to every peer that has not got all of its chunks.
-  const auto put = [&](uint32_t k) {
-    const auto part = [&](uint32_t p) {
-      const CollectiveSegment ours = call.segments[p];
-      if (!chunks.has(ours.sendBytes, k) || isCopiers(p)) return PartCopy{};
-      const uint64_t at = chunks.offset(k);
-      const uint32_t bytes = chunks.length(ours.sendBytes, k);
-      uint8_t* const place = places.of(p);
-      if (place == nullptr) return PartCopy{chunks.place(Chunks::First, p, b.rank, k), ours.send + at, bytes};
-      const uint64_t room = places.room(p, at);
-      return PartCopy{place + at, ours.send + at, room < bytes ? static_cast<uint32_t>(room) : bytes};
-    };
-    copyForPeers(b, part);
-    const auto mustSignal = [&](uint32_t r) {
-      const uint64_t bytes = call.segments[r].sendBytes;
-      return chunks.has(bytes, k) && !isCopiers(r) && (places.of(r) == nullptr || !chunks.has(bytes, k + 1));
-    };
-    bool any = false;
-    for (uint32_t n = 1; n < b.ranks; ++n) any = any || mustSignal(b.peer(n));
-    if (any) chunks.signalAll(Chunks::First, k, mustSignal);
-  };
-  // Takes the chunks k that come through rings. Returns whether they came.
-  const auto take = [&](uint32_t k) {
-    if (!chunks.waitForAll(Chunks::First, k, [&](uint32_t r) { return takesByRing(r, k); })) return false;
-    const auto part = [&](uint32_t p) {
-      if (!takesByRing(p, k)) return PartCopy{};
-      const CollectiveSegment theirs = call.segments[p];
-      return PartCopy{theirs.recv + chunks.offset(k), chunks.place(Chunks::First, b.rank, p, k),
-                      chunks.length(theirs.recvBytes, k)};
-    };
-    copyForPeers(b, part);
-    chunks.signalAll(Chunks::Credits, k, [&](uint32_t r) { return takesByRing(r, k); });
-    return true;
-  };
-
-  uint64_t most = ByCopier ? 0 : copies, mostByRing = 0, mostTaken = 0;
-  for (uint32_t n = 1; n < b.ranks && !failed; ++n) {
-    const uint32_t p = b.peer(n);
-    if (sends(p) > most && !isCopiers(p)) most = sends(p);
-    if (sends(p) > mostByRing && places.of(p) == nullptr) mostByRing = sends(p);
-    if (direct.places[p].registration == 0 && takes(p) > mostTaken) mostTaken = takes(p);
+  const DirectLane<OfTwo> lane(b, places, role);
+  const uint32_t r = b.thread;
+  bool failed = false, goes = false;
+  if (r < b.ranks && r != b.rank) {
+    targets.at[r] = nullptr;
+    targets.comes[r] = false;
+    if (role.puts && lane.sends(r, 0)) failed = !places.find(r, false);
+    goes = targets.at[r] != nullptr;
   }
-  if (mostTaken > most) most = mostTaken;
-  for (uint32_t k = 0; k < most && !failed; ++k) {
-    if (k >= CollectiveChunks && k < mostByRing) {
-      const uint32_t last = k - CollectiveChunks;
-      failed = !chunks.waitForAll(Chunks::Credits, last, [&](uint32_t r) {
-        return chunks.has(call.segments[r].sendBytes, k) && places.of(r) == nullptr;
-      });
-      if (failed) break;
-    }
-    put(k);
-    if constexpr (!ByCopier) copyOwn(k + ahead);
-    if (k > 0 && k - 1 < mostTaken) failed = !take(k - 1);
+  failed = blockAny(failed);
+  if (!failed && !blockAny(goes) && !(role.takes && places.any())) {
+    chunksSimple<MoveWords, OfTwo>(b);
+    return;
   }
-  if (!failed && most > 0 && most == mostTaken) failed = !take(most - 1);
-  // D3. The number of the last chunk is another for each thread.
-  const uint64_t arriving = isPeer(b.thread) && direct.places[b.thread].registration != 0 ? takes(b.thread) : 0;
-  if (!failed) failed = !chunks.waitForAll(Chunks::First, arriving - 1, [&](uint32_t) { return arriving > 0; });
-  b.end(failed);
+  b.end(failed || !lane.run(goes));
 }
 
 // The kernel NAME of direct calls.
@@ -263,7 +371,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   extern "C" __global__ void __launch_bounds__(1024)                                                    \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                                  \
            const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveDirectCall call) {                            \
-    mscclpp::detail::exchangeDirectly<OF_TWO>(comm, call, mscclpp::detail::ByStores());                 \
+    mscclpp::detail::exchangeDirectly<OF_TWO>(comm, call);                                              \
   }
 
 }  // namespace detail

@@ -309,7 +309,7 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
         if (failed) break;
       }
       forCalls(k, [&](const MovesCall& call) {
-        copyForPeers(b, [&](uint32_t p) {
+        copyForPeers<false>(b, [&](uint32_t p) {
           const Stretch it = stretch(k, call.sendBegin(p), call.sendBytes(p));
           return PartCopy{chunks.place(Chunks::First, p, b.rank, k) + it.at, call.moves[p].send + it.from, it.bytes};
         });
@@ -322,7 +322,7 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
         const CollectiveMove& own = call.moves[b.rank];
         if (own.send == own.recv) return;
         const Stretch it = stretch(k, call.recvBegin(b.rank), call.recvBytes(b.rank));
-        copyByTurns({PartCopy{own.recv + it.from, own.send + it.from, it.bytes}});
+        copyByWarps(PartCopy{own.recv + it.from, own.send + it.from, it.bytes});
       });
     }
     if (k < behind) continue;
@@ -331,7 +331,7 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
     failed = !chunks.waitForAll(Chunks::First, j, [&](uint32_t r) { return takes(r, j); }, afterPut);
     if (failed) break;
     forCalls(j, [&](const MovesCall& call) {
-      copyForPeers(b, [&](uint32_t p) {
+      copyForPeers<false>(b, [&](uint32_t p) {
         const Stretch it = stretch(j, call.recvBegin(p), call.recvBytes(p));
         return PartCopy{call.moves[p].recv + it.from, chunks.place(Chunks::First, b.rank, p, j) + it.at, it.bytes};
       });

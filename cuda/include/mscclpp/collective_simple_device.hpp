@@ -9,8 +9,8 @@
 //
 // Between two ranks each block is a lane. Between more, a lane is two blocks: one puts, and one takes (see ChunkRole).
 // A block that does both leaves the link idle while it takes, and as all blocks begin together, they all do so at the
-// same time. A thread moves vectors for several peers by turns (see copyByTurns): the stores of a block to one peer alone
-// would meet those of other ranks there, while other links are idle.
+// same time. A block puts a chunk to each peer, one after the other, and blocks begin with different peers (see
+// copyForPeers): if all of them stored to one peer at the same time, the others' links would be idle.
 //
 // Where what is taken overwrites what is sent (`inPlace`), the block that puts also signals the chunk to its own rank, by
 // the word that a peer would write, and the block that takes waits for it: the chunk has been read then.
@@ -185,7 +185,7 @@ struct Chunks {
       return PartCopy{place(First, p, b.rank, k), ours.send + offset(k), length(ours.sendBytes, k)};
     };
     if (Words::sendsAsItIs(b.call)) {
-      copyForPeers(b, part);
+      copyForPeers<Words::Reduces>(b, part);
     } else {
       for (uint32_t n = 1; n < b.ranks; ++n) {
         const PartCopy it = part(b.peer(n));
@@ -195,8 +195,9 @@ struct Chunks {
     signalAll(First, k, [&](uint32_t r) { return has(b.call.segments[r].sendBytes, k); }, b.call.inPlace);
   }
   // Takes chunk k of each peer that sends one in this step.
+  template <class Words>
   MSCCLPP_DEVICE_INLINE void takeFromAll(Signal step, uint32_t k) const {
-    copyForPeers(b, [&](uint32_t p) {
+    copyForPeers<Words::Reduces>(b, [&](uint32_t p) {
       const CollectiveSegment theirs = b.call.segments[p];
       if (!has(theirs.recvBytes, k)) return PartCopy{};
       return PartCopy{theirs.recv + offset(k), place(step, b.rank, p, k), length(theirs.recvBytes, k)};
@@ -249,13 +250,11 @@ struct Chunks {
   }
 };
 
-// An exchange by Simple between two ranks, whose blocks put and take. Averages of SumWords have kernels of their own: with code
-// for both, that for sums spills registers.
+// The part of a block that has begun in an exchange by Simple between two ranks, whose blocks put and take. Averages of SumWords
+// have kernels of their own: with code for both, that for sums spills registers.
 template <class Words, bool Averages>
-MSCCLPP_DEVICE_INLINE void exchangeSimpleOfTwo(const CollectiveHandle& comm, const CollectiveCall& call) {
-  CollectiveBlock b(comm, call, true);
-  if (!b.begin()) return;
-  b.countOthers();
+MSCCLPP_DEVICE_INLINE void chunksOfTwo(const CollectiveBlock& b) {
+  const CollectiveCall& call = b.call;
   const Chunks chunks(b);
   const uint32_t other = 1 - b.rank;
   const CollectiveSegment ours = call.segments[other], theirs = call.segments[Words::Reduces ? b.rank : other];
@@ -305,12 +304,11 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfTwo(const CollectiveHandle& comm, con
   b.end(failed);
 }
 
-// An exchange by Simple between any number of ranks. Blocks have at least as many threads as there are ranks.
+// The part of a block that has begun in an exchange by Simple between any number of ranks. Blocks have at least as many
+// threads as there are ranks.
 template <class Words>
-MSCCLPP_DEVICE_INLINE void exchangeSimpleOfMore(const CollectiveHandle& comm, const CollectiveCall& call) {
-  CollectiveBlock b(comm, call, false);
-  if (!b.begin()) return;
-  b.countOthers();
+MSCCLPP_DEVICE_INLINE void chunksOfMore(const CollectiveBlock& b) {
+  const CollectiveCall& call = b.call;
   const ChunkRole role(b);
   const Chunks chunks(b, role.lane, role.lanes);
   const bool credits = call.oneWay || role.lanes != b.blocks;
@@ -343,7 +341,7 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfMore(const CollectiveHandle& comm, co
     if (!role.takes) continue;
     if (chunks.has(copies, k)) {
       const uint64_t at = chunks.offset(k);
-      copyByTurns({PartCopy{own.recv + at, own.send + at, chunks.length(own.recvBytes, k)}});
+      copyByWarps(PartCopy{own.recv + at, own.send + at, chunks.length(own.recvBytes, k)});
     }
     if (k < behind) continue;
     const uint32_t j = k - behind;
@@ -351,7 +349,7 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfMore(const CollectiveHandle& comm, co
     failed = !chunks.waitForAll(Chunks::First, j, [&](uint32_t r) { return takes(r, j); }, afterPut);
     if (failed) break;
     if constexpr (!Words::Reduces) {
-      chunks.takeFromAll(Chunks::First, j);
+      chunks.takeFromAll<Words>(Chunks::First, j);
     } else if (chunks.has(own.recvBytes, j)) {
       chunks.reduceOfAll<Words>(j, false);
     }
@@ -360,13 +358,22 @@ MSCCLPP_DEVICE_INLINE void exchangeSimpleOfMore(const CollectiveHandle& comm, co
   b.end(failed);
 }
 
+template <class Words, bool OfTwo, bool Averages = false>
+MSCCLPP_DEVICE_INLINE void chunksSimple(const CollectiveBlock& b) {
+  if constexpr (OfTwo) {
+    chunksOfTwo<Words, Averages>(b);
+  } else {
+    chunksOfMore<Words>(b);
+  }
+}
+
+// An exchange by Simple.
 template <class Words, bool OfTwo = false, bool Averages = false>
 MSCCLPP_DEVICE_INLINE void exchangeSimple(const CollectiveHandle& comm, const CollectiveCall& call) {
-  if constexpr (OfTwo) {
-    exchangeSimpleOfTwo<Words, Averages>(comm, call);
-  } else {
-    exchangeSimpleOfMore<Words>(comm, call);
-  }
+  CollectiveBlock b(comm, call, OfTwo);
+  if (!b.begin()) return;
+  b.countOthers();
+  chunksSimple<Words, OfTwo, Averages>(b);
 }
 
 // The all_reduce in two steps, by Simple; its segments are those of allReduceLl128.
@@ -401,7 +408,7 @@ MSCCLPP_DEVICE_INLINE void allReduceSimple(const CollectiveHandle& comm, const C
       failed = !chunks.waitForAll(Chunks::Results, last, [&](uint32_t r) {
         return chunks.has(call.segments[r].sendBytes, last);
       });
-      if (!failed) chunks.takeFromAll(Chunks::Results, last);
+      if (!failed) chunks.takeFromAll<Words>(Chunks::Results, last);
     }
   }
   b.end(failed);

@@ -14,10 +14,11 @@ pub enum Protocol {
     Ll16,
     /// Packets of 120 bytes and a flag each, with less overhead than those of [`Protocol::Ll16`].
     Ll128,
-    /// Plain stores, and a signal behind each chunk: for large messages.
+    /// Plain stores, and a signal behind each chunk: for large messages. Those that move go straight into receive memory that is
+    /// [published](crate::Collectives::publish), as by [`Protocol::Direct`].
     Simple,
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
-    /// is reduced: for large messages. What is not registered goes by [`Protocol::Simple`], with a little more to wait for.
+    /// is reduced: for large messages. What is not registered goes by [`Protocol::Simple`].
     Direct,
     /// Bulk copies in place of the stores of [`Protocol::Direct`]: a few blocks nearly fill the link. It needs compute
     /// capability 9.0 on all ranks, and a

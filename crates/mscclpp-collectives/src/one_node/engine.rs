@@ -88,7 +88,8 @@ impl OneNode {
             let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / options.calls_at_once;
             (Devices::Gpus { capability, interconnect }, threads.max(LEAST_THREADS))
         };
-        let owners = [scratch.owner().clone()].into_iter().chain((&mismatch).owner()).chain(rank.owner());
+        let owners = [scratch.owner().clone(), rank.registry.owner()].into_iter();
+        let owners = owners.chain((&mismatch).owner()).chain(rank.owner());
         let owner = Arc::new(owners.collect::<Vec<Owner>>());
         Ok(Self {
             layout,
@@ -107,6 +108,11 @@ impl OneNode {
 }
 
 impl OneNode {
+    /// Whether the ranks are those of one of several nodes: nothing is published among them.
+    pub(super) fn is_among_nodes(&self) -> bool {
+        self.handle.among_nodes != 0
+    }
+
     /// The error of a call to which rank `other` has said a place that does not exist, as its kernel found it.
     fn no_place(&self, rank: &RankState, other: usize, parity: u32) -> Result<Error> {
         let line = 2 * other as u64 + u64::from(parity);
@@ -114,11 +120,9 @@ impl OneNode {
         // Behind the words of a check: see `DirectPlaces` of the headers.
         self.scratch.memory().read_params(self.layout.parts.checks + line * LINE + 32, &mut said)?;
         let [registration, offset, bytes] = said;
-        let list = rank.registrations.read();
-        let peers = registration.checked_sub(1).and_then(|at| list.all.get(usize::try_from(at).ok()?)?.peers);
-        let here = match peers {
-            Some(peers) => format!("of which {} bytes are mapped here", peers.bytes[other]),
-            None => format!("and the last one here is {}", list.all.len()),
+        let here = match rank.registry.mapped_bytes(other, registration) {
+            (Some(bytes), _) => format!("of which {bytes} bytes are mapped here"),
+            (None, last) => format!("and the last one here is {last}"),
         };
         let problem =
             format!("it takes {bytes} bytes at offset {offset} of registration {registration}, {here}");
@@ -265,6 +269,14 @@ impl Engine for OneNode {
         unsafe { self.launch_rows(rank, rows, selection, launch, call) }
     }
 
+    #[cfg(all(test, feature = "cuda-ipc"))]
+    fn last_direct(&self, from: usize) -> Result<u64> {
+        let line = from as u64 * u64::from(self.layout.max_blocks);
+        let mut mode = [0u64];
+        self.scratch.memory().read_params(self.layout.parts.signals + line * LINE + 8, &mut mode)?;
+        Ok(mode[0])
+    }
+
     fn maps_memory(&self) -> bool {
         true
     }
@@ -274,7 +286,7 @@ impl Engine for OneNode {
         rank: &RankState,
         group: &Group,
         own: &RegisteredMemory,
-        said: &[[u64; 3]],
+        said: &[[u64; 4]],
     ) -> Result<Option<Mapping>> {
         self.map_registered(rank, group, own, said).map(Some)
     }

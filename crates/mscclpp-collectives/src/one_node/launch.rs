@@ -1,6 +1,6 @@
 //! From a plan to a launch.
 
-use mscclpp::LaunchConfig;
+use mscclpp::{LaunchConfig, Stream};
 
 use crate::{
     DataType, Protocol, ReduceOp, Request, Result,
@@ -10,7 +10,7 @@ use crate::{
         MANY_MESSAGES, MAX_RANKS, MESSAGES, Message, Segment,
     },
     plan::{Batch, Plan, TWO_STEPS_MIN, signature},
-    rank::{Call, LANES, List, RankState},
+    rank::{Call, LANES, List, Places, RankState},
 };
 
 use super::{engine::OneNode, scratch::Layout};
@@ -94,7 +94,7 @@ impl OneNode {
             unsafe { call.launch(&launch.kernel, config, &args)? };
             return Ok(());
         }
-        let selection = self.choose(call.selector, &query);
+        let mut selection = self.choose(call.selector, &query);
         if selection.protocol == Protocol::CopyEngine
             && let Some(places) = places
         {
@@ -105,15 +105,12 @@ impl OneNode {
         let plan = stepped.as_ref().unwrap_or(plan);
         let collective = self.collective_call(rank, plan, selection, signature);
         let args = call.keeping(&self.owner).with(self.handle);
-        let args = if matches!(selection.protocol, Protocol::Direct | Protocol::Bulk) {
-            args.with_owner(registered.owner.clone()).with(CollectiveDirectCall {
-                call: collective,
-                places: registered.places(&plan.segments, rank.rank()),
-                registered: registered.table,
-                registrations: registered.all.len() as u64,
-            })
-        } else {
-            args.with(collective)
+        let args = match self.places(rank, plan, &mut selection, call.stream)? {
+            Some(Places { places, segments }) => {
+                let args = segments.into_iter().fold(args, |args, segment| args.with_owner(segment));
+                args.with(CollectiveDirectCall { call: collective, places, reach: rank.registry.reach() })
+            }
+            None => args.with(collective),
         };
         let mut config = LaunchConfig::linear(selection.blocks, selection.threads);
         if selection.protocol == Protocol::Bulk {
@@ -123,6 +120,33 @@ impl OneNode {
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { call.launch(kernel, config, &args)? };
         Ok(())
+    }
+
+    /// The places of a call that may go directly; none for others. A call of Simple that may do so becomes one of Direct: both
+    /// are alike to the other ranks (D8), so each rank decides by what it knows.
+    fn places(
+        &self,
+        rank: &RankState,
+        plan: &Plan,
+        selection: &mut Selection,
+        stream: &Stream,
+    ) -> Result<Option<Places>> {
+        let registry = &rank.registry;
+        let moves = plan.op.is_none() && !selection.two_steps;
+        let (publishes, ready) = match selection.protocol {
+            // All ranks do what is said to them, so nothing is named that may not be ready.
+            Protocol::Bulk => (false, true),
+            Protocol::Simple | Protocol::Direct if moves && !self.is_among_nodes() => {
+                let captured = stream.is_capturing()?;
+                if selection.protocol == Protocol::Simple && !captured && !registry.is_used() {
+                    return Ok(None);
+                }
+                selection.protocol = Protocol::Direct;
+                (captured && registry.captures(), false)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(registry.places(&plan.segments, rank.rank(), publishes, ready)))
     }
 
     pub(super) fn collective_call(
@@ -138,7 +162,8 @@ impl OneNode {
         };
         let Selection { protocol, two_steps, blocks, .. } = selection;
         // `ChunkRole` of the headers: one block puts, and another one takes.
-        let by_two_blocks = protocol == Protocol::Simple && rank.n_ranks() > 2 && blocks >= 2;
+        let by_chunks = matches!(protocol, Protocol::Simple | Protocol::Direct);
+        let by_two_blocks = by_chunks && rank.n_ranks() > 2 && blocks >= 2;
         let lanes = if by_two_blocks { blocks / 2 } else { blocks };
         let in_place = by_two_blocks && !two_steps && plan.overwrites_what_it_sends(rank.rank());
         let mut segments = [Segment::NONE; MAX_RANKS];

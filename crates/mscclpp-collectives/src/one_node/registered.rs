@@ -4,31 +4,32 @@ use mscclpp::{DevicePtr, MemoryChannel, RegisteredMemory, engine::Group, gpu::Ke
 
 use crate::{
     Result,
-    handle::Registration,
-    rank::{Mapping, RankState},
+    handle::MAX_RANKS,
+    rank::{Mapping, Peers, RankState},
 };
 
 use super::engine::OneNode;
 
 impl OneNode {
     /// Maps the memory that the peers have registered together with `own`. `said` is what each rank says of its part: the
-    /// last two words are its offset and its length. All ranks call it.
+    /// second and third words are its offset and its length. All ranks call it.
     pub(super) fn map_registered(
         &self,
         rank: &RankState,
         group: &Group,
         own: &RegisteredMemory,
-        said: &[[u64; 3]],
+        said: &[[u64; 4]],
     ) -> Result<Mapping> {
         for r in group.others() {
             rank.comm.send_memory(own, group.ranks()[r], group.tag())?;
         }
         let theirs = group.others().map(|r| rank.comm.recv_memory(group.ranks()[r], group.tag())?.wait());
         let theirs = theirs.collect::<mscclpp::Result<Vec<_>>>()?;
-        let (mut peers, mut owners) = (Registration::NONE, Vec::new());
+        let (mut peers, mut owners) =
+            (Peers { at: [DevicePtr::NULL; MAX_RANKS], bytes: [0; MAX_RANKS] }, Vec::new());
         for ((r, theirs), channel) in group.others().zip(&theirs).zip(self.scratch.channels()) {
             let channel = MemoryChannel::new(channel.semaphore(), theirs, own, None)?;
-            let ([_, offset, len], size) = (said[r], theirs.size());
+            let ([_, offset, len, _], size) = (said[r], theirs.size());
             if offset.checked_add(len).is_none_or(|end| end > size) {
                 let problem = format!("it registers {len} bytes at offset {offset} of a memory of {size}");
                 return Err(group.malformed(r, problem).into());
@@ -37,6 +38,6 @@ impl OneNode {
             peers.bytes[r] = len;
             owners.extend(KernelArgument::owner(&&channel));
         }
-        Ok(Mapping { peers, owners })
+        Ok(Mapping { peers, memories: theirs, owners })
     }
 }

@@ -123,19 +123,26 @@ pub(crate) trait Engine: Send + Sync {
         Err(no_rows())
     }
 
+    /// The number of the last call in which the first lane from a rank came directly: see D8 in
+    /// `collective_direct_device.hpp`.
+    #[cfg(all(test, feature = "cuda-ipc"))]
+    fn last_direct(&self, _from: usize) -> Result<u64> {
+        Ok(0)
+    }
+
     /// Whether peers write into memory that this rank registers: otherwise nothing is registered with them.
     fn maps_memory(&self) -> bool {
         false
     }
 
-    /// Maps the memory that the peers register together with `own`. `said` is what each rank says of its part: the last two words
-    /// are its offset and its length. All ranks call it.
+    /// Maps the memory that the peers register together with `own`. `said` is what each rank says of its part: the second and
+    /// third words are its offset and its length. All ranks call it.
     fn map(
         &self,
         _rank: &RankState,
         _group: &Group,
         _own: &RegisteredMemory,
-        _said: &[[u64; 3]],
+        _said: &[[u64; 4]],
     ) -> Result<Option<Mapping>> {
         Ok(None)
     }

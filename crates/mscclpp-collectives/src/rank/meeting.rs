@@ -28,6 +28,8 @@ pub(crate) mod purpose {
     pub(crate) const CALLS: u64 = 3;
     /// Memory that is given back for a while.
     pub(crate) const SUSPEND: u64 = 4;
+    /// The memory that ranks publish.
+    pub(crate) const PUBLISH: u64 = 5;
 }
 
 /// Meets the ranks that set up collectives. Blocks.

@@ -6,7 +6,9 @@ mod fork;
 mod history;
 mod meeting;
 mod options;
+mod publisher;
 mod registrations;
+mod registry;
 mod state;
 mod watch;
 
@@ -15,7 +17,9 @@ pub(crate) use engine::{Engine, Lengths};
 pub(crate) use fork::can_fork;
 pub(crate) use meeting::{check_size, devices, least_device, meet, purpose, sharing, unreached};
 pub(crate) use options::Options;
-pub(crate) use registrations::{CopyPlaces, List, Mapping, Memory, Part, Symmetric};
+pub(crate) use publisher::Publisher;
+pub(crate) use registrations::{CopyPlaces, List, Mapping, Memory, Part, Peers, Symmetric};
+pub(crate) use registry::{MappedSegment, Places, Registry, Segment, is_slot};
 #[cfg(test)]
 pub(crate) use state::SCRATCH;
 pub(crate) use state::{Call, RankState};

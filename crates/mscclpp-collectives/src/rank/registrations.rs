@@ -5,21 +5,19 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use mscclpp::{
-    DevicePtr, Gpu, Stream,
-    engine::Group,
-    gpu::{KernelArgument, Owner},
-};
+use mscclpp::{DevicePtr, RegisteredMemory, Stream, engine::Group, gpu::Owner};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{
     Result,
-    handle::{CollectivePlace, MAX_RANKS, Registration, Segment},
+    handle::MAX_RANKS,
     plan::{Plan, overlap},
 };
 
-/// The registered memory, in the order of the calls that registered it, and so alike on all ranks: ranks name a place to
-/// each other by the number of a registration in the list and an offset.
+use super::registry::Segment;
+
+/// The memory that ranks have registered together, in the order of their calls, and so alike on all ranks. Data comes into it
+/// by its [`Segment`]s, as into all that is published; that something is registered, and whether it is symmetric, all ranks know.
 #[derive(Default)]
 pub(crate) struct Registrations {
     list: RwLock<List>,
@@ -31,10 +29,6 @@ pub(crate) struct Registrations {
 pub(crate) struct List {
     pub(crate) next: u64,
     pub(crate) all: Vec<Arc<Memory>>,
-    /// The table by which kernels find them: see D7 in `collective_direct_device.hpp`.
-    pub(crate) table: DevicePtr,
-    /// Keeps all of them and the table, for launches.
-    pub(crate) owner: Arc<Vec<Owner>>,
 }
 
 /// Memory that this rank has registered.
@@ -43,8 +37,10 @@ pub(crate) struct Memory {
     pub(crate) dropped: AtomicBool,
     pub(crate) at: DevicePtr,
     pub(crate) len: u64,
-    /// The memory that the peers have registered with it, as mapped here. None where nobody writes into it.
-    pub(crate) peers: Option<Registration>,
+    /// The segment by which peers write into it. None where nobody does.
+    pub(crate) segment: Option<Arc<Segment>>,
+    /// The memory that the peers have registered with it, as mapped here.
+    pub(crate) peers: Option<Peers>,
     /// The limits of symmetric memory; none for other memory.
     pub(crate) symmetric: Option<Symmetric>,
     /// Keeps the memory, and what the peers have registered with it.
@@ -59,6 +55,13 @@ pub(crate) struct Part {
     pub(crate) len: u64,
 }
 
+/// Where this rank has mapped what each peer has registered, and how many bytes that is.
+#[derive(Clone, Copy)]
+pub(crate) struct Peers {
+    pub(crate) at: [DevicePtr; MAX_RANKS],
+    pub(crate) bytes: [u64; MAX_RANKS],
+}
+
 /// The limits of symmetric memory.
 pub(crate) struct Symmetric {
     /// The length of the shortest.
@@ -69,7 +72,9 @@ pub(crate) struct Symmetric {
 
 /// The memory that peers have registered together, as it is mapped here.
 pub(crate) struct Mapping {
-    pub(crate) peers: Registration,
+    pub(crate) peers: Peers,
+    /// The memories of the others, in the order of the ranks.
+    pub(crate) memories: Vec<RegisteredMemory>,
     /// Keeps it mapped.
     pub(crate) owners: Vec<Owner>,
 }
@@ -110,50 +115,9 @@ impl Registrations {
 }
 
 impl List {
-    pub(crate) fn new(gpu: &Gpu, next: u64, all: Vec<Arc<Memory>>) -> Result<Self> {
-        let table: Vec<_> = all.iter().map(|memory| memory.peers.unwrap_or(Registration::NONE)).collect();
-        let mut owner: Vec<_> = all.iter().map(|memory| memory.owner.clone()).collect();
-        let mut at = DevicePtr::NULL;
-        if !table.is_empty() {
-            let buffer = gpu.allocate(size_of_val(&*table) as u64)?;
-            buffer.write_params(0, &table)?;
-            at = buffer.ptr();
-            owner.extend((&buffer).owner());
-        }
-        Ok(Self { next, all, table: at, owner: Arc::new(owner) })
-    }
-
     /// Whether something is registered: alike on all ranks.
     pub(crate) fn are_some(&self) -> bool {
         !self.all.is_empty()
-    }
-
-    /// The place, if there is one, of the data that comes to `rank` from each peer.
-    pub(crate) fn places(&self, segments: &[Segment], rank: usize) -> [CollectivePlace; MAX_RANKS] {
-        let mut places = [CollectivePlace::NONE; MAX_RANKS];
-        let of_peers = places.iter_mut().zip(segments).enumerate().filter(|(p, _)| *p != rank);
-        for (_, (place, segment)) in of_peers {
-            let Segment { recv, recv_bytes, .. } = *segment;
-            // D2: nothing is sent from any of it.
-            let sends = segments
-                .iter()
-                .any(|segment| overlap((recv, recv_bytes), (segment.send, segment.send_bytes)));
-            if recv_bytes > 0 && !sends {
-                *place = self.find(recv, recv_bytes).unwrap_or(CollectivePlace::NONE);
-            }
-        }
-        places
-    }
-
-    /// The place of these bytes in the registered memory, if peers may write there.
-    fn find(&self, at: DevicePtr, bytes: u64) -> Option<CollectivePlace> {
-        let (index, memory) = self.all.iter().enumerate().find(|(_, memory)| {
-            let offset = at.0.wrapping_sub(memory.at.0);
-            offset <= memory.len && bytes <= memory.len - offset && !memory.dropped.load(Ordering::Relaxed)
-        })?;
-        // Peers map memory by pages, so an address that is a multiple of 16 here is one there.
-        let usable = memory.peers.is_some() && at.0.is_multiple_of(16);
-        usable.then(|| CollectivePlace { registration: index as u64 + 1, offset: at.0 - memory.at.0 })
     }
 
     /// The places that the copies of a call of `rank` go to, if copy engines can do it: alike on all ranks, by their promise.
@@ -182,62 +146,5 @@ impl List {
         let offset = own.recv.0 - memory.at.0;
         let at_peers = peers.at.map(|base| base.add(offset));
         Some(CopyPlaces { at_peers, aside: symmetric.aside.clone(), owner: memory.owner.clone() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HERE: u64 = 1 << 20;
-
-    /// One memory of 1000 bytes, of which peers have others.
-    fn registrations() -> Registrations {
-        let (dropped, owner) = (AtomicBool::new(false), Arc::new(Vec::<Owner>::new()));
-        let memory = Arc::new(Memory {
-            id: 0,
-            dropped,
-            at: DevicePtr(HERE),
-            len: 1000,
-            peers: Some(Registration::NONE),
-            symmetric: None,
-            owner,
-        });
-        let all = vec![memory];
-        Registrations { list: RwLock::new(List { all, ..List::default() }), turn: Mutex::default() }
-    }
-
-    #[test]
-    fn a_place_lies_in_registered_memory_whole_and_nothing_is_sent_from_it() {
-        let registrations = registrations();
-        let place = |offset: u64, bytes: u64, sent_from: u64| {
-            let mut segments = [Segment::NONE; MAX_RANKS];
-            segments[1].recv = DevicePtr(HERE).add(offset);
-            segments[1].recv_bytes = bytes;
-            segments[0].send = DevicePtr(sent_from);
-            segments[0].send_bytes = 64;
-            let place = registrations.read().places(&segments, 0)[1];
-            (place != CollectivePlace::NONE).then(|| {
-                assert_eq!(place.registration, 1);
-                place.offset
-            })
-        };
-        assert_eq!(place(0, 1000, 8), Some(0));
-        assert_eq!(place(32, 968, 8), Some(32));
-        for (offset, bytes, sent_from) in [
-            (0, 1001, 8),
-            (32, 969, 8),
-            (8, 16, 8),
-            (2000, 16, 8),
-            (0, 0, 8),
-            (64, 128, HERE + 191),
-            (64, 128, HERE + 1),
-        ] {
-            assert_eq!(place(offset, bytes, sent_from), None, "{offset} {bytes} {sent_from:#x}");
-        }
-        assert_eq!(place(64, 128, HERE + 192), Some(64));
-        assert_eq!(place(64, 128, HERE), Some(64));
-        registrations.read().all[0].dropped.store(true, Ordering::Relaxed);
-        assert_eq!(place(0, 1000, 8), None);
     }
 }

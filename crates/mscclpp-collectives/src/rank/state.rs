@@ -12,9 +12,9 @@ use mscclpp::{
 };
 use parking_lot::Mutex;
 
-use crate::{DataType, Error, Kind, Request, Result, choice::Selector};
+use crate::{DataType, Error, Kind, Request, Result, choice::Selector, env};
 
-use super::{counters::Counters, options::Options, registrations::Registrations};
+use super::{counters::Counters, options::Options, registrations::Registrations, registry::Registry};
 
 /// The usual most blocks of a call between up to [`FEW_RANKS`] ranks, and between more, for whose blocks there is less scratch.
 const MAX_BLOCKS_OF_FEW: u32 = 256;
@@ -37,6 +37,7 @@ pub(crate) struct RankState {
     pub(crate) scratch_bytes: u64,
     pub(crate) counters: Counters,
     pub(crate) registrations: Registrations,
+    pub(crate) registry: Arc<Registry>,
     /// The reason for which [`Collectives::abort`](crate::Collectives::abort) was called.
     pub(crate) aborted: OnceLock<String>,
     /// Whether its memory is given back for a while.
@@ -102,15 +103,19 @@ impl RankState {
                  different streams may wait for each other for ever; order them, or set up all with calls_at_once({communicators})"
             );
         }
+        let counters = Counters::new(gpu, ranks, max_blocks)?;
+        let registry =
+            Registry::new(comm.context(), gpu, &counters.buffer, counters.reach, env::graph_register()?);
         Ok(Self {
             comm: comm.clone(),
             gpu: gpu.clone(),
-            counters: Counters::new(gpu, ranks, max_blocks)?,
+            counters,
             group,
             options,
             max_blocks,
             scratch_bytes,
             registrations: Registrations::default(),
+            registry: Arc::new(registry),
             aborted: OnceLock::new(),
             suspended: AtomicBool::new(false),
             splits: Mutex::default(),

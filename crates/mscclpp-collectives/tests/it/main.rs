@@ -10,6 +10,7 @@ mod messages;
 mod nodes;
 mod nodes_of_one;
 mod oracle;
+mod published;
 mod registered;
 mod replays;
 mod rows;

@@ -355,6 +355,36 @@ fn what_is_registered_is_taken_back_once() {
     });
 }
 
+/// Rank 0 registers its memory for itself, deregisters it while calls that use it are under way, and frees it soon after.
+#[test]
+fn a_rank_registers_memory_for_itself() {
+    const PART: usize = 20_000;
+    ranks(2, |rank| {
+        let nccl = nccl();
+        for round in 0..20 {
+            let number = |rank: usize| (10 * round + rank) as f32;
+            let (own, all) = (Numbers::new(&[number(rank.rank); PART]), Numbers::new(&[0f32; 2 * PART]));
+            let mut handle = ptr::null_mut();
+            // SAFETY: the memory has the size that the calls name, and lives until the stream is synchronised.
+            unsafe {
+                if rank.rank == 0 {
+                    nccl.ok((nccl.ncclCommRegister)(rank.comm, all.ptr(), 8 * PART, &raw mut handle));
+                }
+                for _ in 0..3 {
+                    nccl.ok((nccl.ncclAllGather)(own.ptr(), all.ptr(), PART, F32, rank.comm, rank.stream.0));
+                }
+                if rank.rank == 0 {
+                    nccl.ok((nccl.ncclCommDeregister)(rank.comm, handle));
+                }
+            }
+            rank.stream.synchronize();
+            let expected = [number(0), number(1)].into_iter().flat_map(|number| [number; PART]);
+            assert!(all.read().into_iter().eq(expected), "round {round}");
+        }
+        rank.destroy();
+    });
+}
+
 /// Rank 0 deregisters its window, frees the memory and destroys its communicator, while rank 1 still has all of it mapped.
 #[test]
 fn memory_of_a_window_stays_until_the_last_peer_has_let_go() {

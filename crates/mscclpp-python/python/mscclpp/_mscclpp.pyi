@@ -1336,6 +1336,8 @@ class _Collectives:
         """Whether the device is simulated."""
     def last_call(self, /) -> _Point | None:
         """The point behind the last call that is not in a graph. None if that is complete, or being made. Does not block."""
+    def publish(self, /, address: SupportsIndex, size: SupportsIndex) -> _Published:
+        """Publishes memory of this rank, and waits for no other."""
     @property
     def rank(self, /) -> int:
         """The number of this rank."""
@@ -1467,6 +1469,13 @@ class _Point:
         """Whether the stream was being captured."""
     def is_complete(self, /) -> bool:
         """Whether the work before the point is complete. Does not block."""
+
+@final
+class _Published:
+    """Memory that a rank has published, until this object is dropped."""
+    @property
+    def is_ready(self, /) -> bool:
+        """Whether all other ranks have mapped it."""
 
 @final
 class _Receive:

@@ -175,6 +175,8 @@ class Lane:
         self._store = store
         #: Makes the group form another communicator at its next call.
         self._forget = forget
+        #: The memory of pools that peers may write into, by the pools' ids.
+        self._published: dict[Any, list[Any]] = {}
         #: The number of calls that all ranks make, so far, including those that this rank has refused.
         self.number = 0
         #: Whether a refused call has ended the communicator.
@@ -406,6 +408,15 @@ class Lane:
         """Ends the waits of all calls, here and on the other ranks. Calls that the program has not waited for fail."""
         self.error = self.error or RuntimeError(reason)
         self.collectives.abort(reason)
+
+    def publish(self, pool: Any, segments: Sequence[tuple[int, int]]) -> None:
+        """Lets peers write into the memory of a pool. Tensors of a simulated device are copied, and need nothing."""
+        if self.stream is not None:
+            self._published[pool] = [self._made.publish(address, size) for address, size in segments]
+
+    def withdraw(self, pool: Any) -> None:
+        """Ends that."""
+        self._published.pop(pool, None)
 
     def close(self) -> None:
         """Closes the communicator, when its calls are complete or have failed."""

@@ -59,6 +59,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._ranks = tuple(range(size))
         self._described = f"rank {rank} of {size}" + (f" of group {name}" if name else "")
         self._lanes: dict[str, Lane] = {}
+        #: The addresses and sizes of what the pools of the allocator had when they were registered, by their ids.
+        self._pools: dict[Any, list[tuple[int, int]]] = {}
         self._coalescing = _Coalescing()
         self._messages = Messages(self._make_messages, self._give_up)
         self._n_splits = 0
@@ -317,6 +319,22 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Whether the backend has an allocator of its own. It does not."""
         return False
 
+    def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
+        """Let the other ranks write straight into the memory that a `torch.cuda.MemPool` has now, in large calls that move
+        data and do not reduce. It concerns this rank alone, and does not wait. `symm` changes nothing.
+        """
+        segments = [(segment["address"], segment["total_size"]) for segment in pool.snapshot()]
+        self._pools[pool.id] = segments
+        for lane in self._lanes.values():
+            lane.publish(pool.id, segments)
+
+    def deregister_mem_pool(self, pool: Any) -> None:
+        """End what `register_mem_pool` began."""
+        if self._pools.pop(pool.id, None) is None:
+            raise ValueError(f"{self._described}: memory pool {pool.id} is not registered")
+        for lane in self._lanes.values():
+            lane.withdraw(pool.id)
+
     def eager_connect_single_device(self, device: Any) -> None:
         """Make the communicator now."""
         self.bound_device_id = torch.device(device)
@@ -496,6 +514,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 lane.abort(self._ended)
                 raise RuntimeError(self._ended)
             self._lanes[key] = lane
+            for pool, segments in self._pools.items():
+                lane.publish(pool, segments)
         if lane.stream is not None and device.index not in (None, lane.index):
             error = ValueError(
                 f"{self._described} uses {lane.device}, not {device}: a group has one device for each rank"

@@ -1,0 +1,268 @@
+//! Memory that one rank publishes, so that peers write into it.
+
+use std::sync::Arc;
+
+use mscclpp::{DeviceBuffer, DevicePtr, gpu::KernelArgument};
+
+use crate::{
+    Collectives, Error, Result,
+    rank::{Registry, Segment},
+};
+
+/// Memory that this rank has published with [`Collectives::publish`].
+///
+/// When it is dropped, later calls of this rank do not use it any more. Launches and graphs that use it go on; when they are
+/// gone, too, a thread in the background tells the peers, which unmap it.
+#[must_use = "calls use the memory until this is dropped"]
+pub struct Published(Option<Arc<Segment>>);
+
+impl Collectives {
+    /// Publishes `buffer`, so that peers may write into it. Unlike [`Collectives::register`], this concerns this rank alone:
+    /// others need not publish anything, and it does not wait for them. A thread in the background does the work, which takes
+    /// milliseconds. From then on large calls that move and do not reduce, and that take what comes in this memory, get
+    /// it straight from those that send it. Until then, and if a peer cannot map it, what comes is copied out of the
+    /// scratch, as ever.
+    ///
+    /// A call finds its memory by itself, at any multiple of 16 bytes, if nothing that the call sends overlaps it. It may be
+    /// published while a stream is being captured. Captured calls publish what they need by themselves, unless
+    /// `MSCCLPP_GRAPH_REGISTER=0`.
+    ///
+    /// Up to 256 memories of a rank are published at a time, captured ones included. Further ones change nothing, and so does
+    /// this call between nodes.
+    ///
+    /// ```
+    /// # #[cfg(feature = "cuda-ipc")]
+    /// # fn main() -> Result<(), mscclpp_collectives::Error> {
+    /// # use std::sync::Arc;
+    /// # use mscclpp::prelude::*;
+    /// # use mscclpp_collectives::{Collectives, DeviceSlice};
+    /// # use mscclpp_collectives::Result;
+    /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<()> {
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
+    /// # let rank = comm.bootstrap().rank();
+    /// # let gpu = comm.context().gpu(rank)?;
+    /// # let collectives = Collectives::new(&comm, &gpu)?;
+    /// # let stream = gpu.stream()?;
+    /// let all = DeviceSlice::<f32>::new(&gpu.allocate(1 << 20)?)?;
+    /// // Rank 1 publishes nothing.
+    /// let published = if rank == 0 { Some(collectives.publish(all.buffer())?) } else { None };
+    ///
+    /// let part = all.len() / collectives.n_ranks();
+    /// let own = all.slice(rank * part..(rank + 1) * part)?;
+    /// own.write(&vec![rank as f32; part])?;
+    /// collectives.all_gather(&own, &all, &stream)?;
+    /// collectives.synchronize(&stream)?;
+    /// assert_eq!(all.read()?[part..], vec![1.0; part]);
+    /// drop(published);
+    /// # comm.bootstrap().barrier()?;
+    /// # Ok(())
+    /// # }));
+    /// # for rank in ranks.collect::<Vec<_>>() { rank.join().expect("a rank panicked")?; }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "cuda-ipc"))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for memory of another device. [`Error::Failed`] after a rank was lost or these collectives were
+    /// aborted.
+    pub fn publish(&self, buffer: &DeviceBuffer) -> Result<Published> {
+        self.expect_here([buffer])?;
+        self.publish_with(|registry| registry.publish(buffer.ptr(), buffer.len(), None, buffer.owner()))
+    }
+
+    /// Publishes the allocation that holds `bytes` bytes of device memory at an address, as [`Collectives::publish`] does, for
+    /// bindings. If the bytes lie in several allocations, this changes nothing.
+    ///
+    /// If the memory is freed, and other memory is mapped at its addresses, later calls do not take it for what it was.
+    ///
+    /// # Safety
+    /// They are memory of this rank's device as long as calls take data into them; those that were made end before it is freed.
+    /// Virtual memory may be freed by another thread at any time: its physical memory is kept. Other memory is freed only after
+    /// what this call returns was dropped for some milliseconds.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for no bytes, or an address that the driver does not know; otherwise as there.
+    pub unsafe fn publish_memory(&self, memory: DevicePtr, bytes: u64) -> Result<Published> {
+        let allocation = self.rank.gpu.allocation(memory).map_err(|error| {
+            Error::InvalidArgument(format!("publishing {bytes} bytes at {memory:?}: {error}"))
+        })?;
+        if bytes == 0 {
+            return Err(Error::InvalidArgument(format!("publishing 0 bytes at {memory:?}")));
+        }
+        self.publish_with(|registry| registry.publish_around(allocation, memory, bytes))
+    }
+
+    fn publish_with(
+        &self,
+        publish: impl FnOnce(&Arc<Registry>) -> Option<Arc<Segment>>,
+    ) -> Result<Published> {
+        self.check_usable()?;
+        Ok(Published(self.publisher.as_ref().and_then(|_| publish(&self.rank.registry))))
+    }
+}
+
+impl Published {
+    /// Whether all peers have mapped it, so that calls from now on may use it. Does not block.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0.as_ref().is_some_and(|segment| segment.is_ready())
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        if let Some(segment) = &self.0 {
+            segment.end();
+        }
+    }
+}
+
+mscclpp_os::debug_fields!(Published, |this| is_ready: this.is_ready(), ..);
+
+#[cfg(all(test, feature = "cuda-ipc"))]
+mod tests {
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use mscclpp::{Communicator, Context, ContextExt, LocalBootstrap, Platform, Stream};
+
+    use super::*;
+    use crate::{DeviceSlice, Protocol, Query, Selection, Selector};
+
+    /// Chooses Simple for every call, with so many blocks.
+    #[derive(Debug)]
+    struct BySimple(u32);
+
+    impl Selector for BySimple {
+        fn choose(&self, _: &Query) -> Selection {
+            Selection { protocol: Protocol::Simple, two_steps: false, blocks: self.0, threads: 64 }
+        }
+    }
+
+    const PART: usize = 5000;
+
+    /// Lets `n` ranks run, each a thread, with calls of so many blocks.
+    fn ranks(n: usize, blocks: u32, run: impl Fn(&Communicator, &Collectives, &Stream) + Sync) {
+        thread::scope(|scope| {
+            for bootstrap in LocalBootstrap::group(n) {
+                let run = &run;
+                scope.spawn(move || {
+                    let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
+                    let gpu = comm.context().gpu(comm.bootstrap().rank()).expect("a device");
+                    let builder = Collectives::builder(&comm, &gpu).scratch(4 << 20);
+                    let collectives = builder.selector(BySimple(blocks)).connect().expect("collectives");
+                    run(&comm, &collectives, &gpu.stream().expect("a stream"));
+                    comm.bootstrap().barrier().expect("all are there");
+                });
+            }
+        });
+    }
+
+    fn zeros(collectives: &Collectives, len: usize) -> DeviceSlice<u32> {
+        DeviceSlice::new(&collectives.gpu().allocate(4 * len as u64).expect("memory")).expect("a slice")
+    }
+
+    /// An all_gather whose numbers are checked. Returns the ranks whose part came directly.
+    fn gather(
+        collectives: &Collectives,
+        stream: &Stream,
+        recv: &DeviceSlice<u32>,
+        launch: &dyn Fn(&DeviceSlice<u32>),
+        send: &DeviceSlice<u32>,
+        round: u32,
+    ) -> Vec<usize> {
+        let (rank, n) = (collectives.rank(), collectives.n_ranks());
+        let last = |from| collectives.engine.last_direct(from).expect("memory");
+        let before: Vec<_> = (0..n).map(last).collect();
+        send.write(&vec![round + rank as u32; PART]).expect("memory");
+        recv.write(&vec![0; n * PART]).expect("memory");
+        launch(send);
+        collectives.synchronize(stream).expect("it is complete");
+        let all = recv.read().expect("memory");
+        for from in 0..n {
+            assert!(all[from * PART..(from + 1) * PART].iter().all(|word| *word == round + from as u32));
+        }
+        (0..n).filter(|from| last(*from) > before[*from]).collect()
+    }
+
+    fn until(what: &str, holds: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !holds() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn others(n: usize, rank: usize) -> Vec<usize> {
+        (0..n).filter(|other| *other != rank).collect()
+    }
+
+    #[test]
+    fn what_one_rank_has_published_comes_directly_to_it_alone() {
+        for (n, blocks) in [(2, 2), (3, 1), (3, 2), (5, 4)] {
+            ranks(n, blocks, |comm, collectives, stream| {
+                let barrier = || comm.bootstrap().barrier().expect("all are there");
+                let rank = collectives.rank();
+                let [send, recv] = [PART, n * PART].map(|len| zeros(collectives, len));
+                let call = |send: &DeviceSlice<u32>| {
+                    collectives.all_gather(send, &recv, stream).expect("a call");
+                };
+                let gather = |round| {
+                    barrier();
+                    gather(collectives, stream, &recv, &call, &send, round)
+                };
+                assert!(gather(1).is_empty(), "nobody has published anything");
+                let published = (rank == 1).then(|| collectives.publish(recv.buffer()).expect("it is here"));
+                until("the peers map it", || published.as_ref().is_none_or(Published::is_ready));
+                let expected = if rank == 1 { others(n, 1) } else { Vec::new() };
+                assert_eq!(gather(100), expected, "{n} ranks, rank {rank}, {blocks} blocks");
+                assert_eq!(gather(200), expected);
+                drop(published);
+                assert!(gather(300).is_empty(), "it is not named any more");
+            });
+        }
+    }
+
+    #[test]
+    fn captured_calls_publish_what_they_take_data_into_and_go_directly_later() {
+        for (n, blocks) in [(2, 2), (4, 2)] {
+            ranks(n, blocks, |comm, collectives, stream| {
+                let barrier = || comm.bootstrap().barrier().expect("all are there");
+                let [send, recv] = [PART, n * PART].map(|len| zeros(collectives, len));
+                stream.begin_capture().expect("a capture");
+                collectives.all_gather(&send, &recv, stream).expect("a call");
+                let graph = stream.end_capture().expect("a graph");
+                // SAFETY: the graph keeps what it uses.
+                let launch = |_: &DeviceSlice<u32>| unsafe { graph.launch(stream).expect("a launch") };
+                let mut round = 0;
+                // The first replays may take scratch.
+                let begin = Instant::now();
+                loop {
+                    assert!(begin.elapsed() < Duration::from_secs(60), "it never goes directly");
+                    round += 100;
+                    barrier();
+                    let directly = gather(collectives, stream, &recv, &launch, &send, round);
+                    let is_done = directly == others(n, collectives.rank());
+                    if collectives.rank.group.all(is_done).expect("all are there") {
+                        break;
+                    }
+                    thread::sleep(Duration::from_millis(2));
+                }
+                // Eager calls into the same memory go directly, too, and no longer when the graph is gone.
+                let call = |send: &DeviceSlice<u32>| {
+                    collectives.all_gather(send, &recv, stream).expect("a call");
+                };
+                barrier();
+                let directly = gather(collectives, stream, &recv, &call, &send, 1);
+                assert_eq!(directly, others(n, collectives.rank()));
+                drop(graph);
+                barrier();
+                assert!(gather(collectives, stream, &recv, &call, &send, 7).is_empty());
+            });
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The thread that publishes the segments of this process's ranks, maps those of their peers, and withdraws them. Nobody waits
+//! for it but the end of a communicator, which waits until the thread has let go of that.
+//!
+//! Ranks tell each other by [`Group::tell`]; what a rank has told arrives in order. A message is a list of words: what it is, the
+//! slot, the segment's generation, and what belongs to it.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{Arc, Once, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp::{
+    Platform, RegisteredMemory,
+    engine::Group,
+    errors::{CoreError, GpuError, SystemFailure},
+    gpu::fork::OfProcess,
+};
+use parking_lot::{Condvar, Mutex};
+
+use crate::Result;
+
+use super::{
+    engine::Engine,
+    meeting::purpose,
+    registry::{Command, MappedSegment, Segment, is_slot},
+    state::RankState,
+};
+
+/// The first word of a message.
+const PUBLISH: u64 = 0;
+const MAPPED: u64 = 1;
+const WITHDRAW: u64 = 2;
+
+/// The time between two looks at what peers have said: after something has happened, and otherwise.
+const BUSY: Duration = Duration::from_micros(500);
+const IDLE: Duration = Duration::from_millis(50);
+/// How long after it a thread is busy.
+const CALMS_DOWN: Duration = Duration::from_millis(500);
+
+/// The communicators of a process, and whether a thread serves them. A child has none of its parent's threads, one of which may
+/// have held the lock.
+#[derive(Default)]
+struct All {
+    served: Vec<Arc<Served>>,
+    are_served: bool,
+}
+
+static ALL: Mutex<Option<OfProcess<Arc<Mutex<All>>>>> = Mutex::new(None);
+
+/// Whether there is something to do at once.
+static IS_CALLED: Mutex<bool> = Mutex::new(false);
+static CALLED: Condvar = Condvar::new();
+
+/// Held by the thread while it calls drivers. It is held for ever when the process ends.
+static WORKS: Mutex<()> = Mutex::new(());
+/// How long the end of the process waits for the thread.
+const AT_EXIT: Duration = Duration::from_secs(1);
+
+/// Makes the thread look at once. Called without the thread's locks, by anybody.
+pub(super) fn wake() {
+    *IS_CALLED.lock() = true;
+    CALLED.notify_one();
+}
+
+/// Serves a communicator until this is dropped.
+pub(crate) struct Publisher {
+    served: OfProcess<Arc<Served>>,
+    all: Arc<Mutex<All>>,
+}
+
+/// A communicator. What the thread needs is taken out at its end, so that nothing of it is released by the thread later.
+type Served = Mutex<Option<Communicator>>;
+
+struct Communicator {
+    group: Group,
+    rank: Arc<RankState>,
+    engine: Arc<dyn Engine>,
+    /// The segments that this rank has published, by the slot.
+    own: HashMap<u64, Published>,
+    /// The ranks that can say nothing any more.
+    gone: Vec<bool>,
+}
+
+struct Published {
+    segment: Weak<Segment>,
+    generation: u64,
+    /// The peers that have mapped it.
+    mapped_by: Vec<bool>,
+    /// Peers use the registration until they have mapped it, and peers in this process as long as they have it mapped.
+    _memory: RegisteredMemory,
+}
+
+impl Publisher {
+    pub(crate) fn new(rank: &Arc<RankState>, engine: &Arc<dyn Engine>) -> Result<Self> {
+        let group = rank.group.telling(purpose::PUBLISH, 0);
+        let gone = vec![false; group.ranks().len()];
+        let (rank, engine) = (Arc::clone(rank), Arc::clone(engine));
+        let served = Communicator { group, rank, engine, own: HashMap::new(), gone };
+        let served = Arc::new(Mutex::new(Some(served)));
+        stop_at_exit();
+        let all = All::of_process();
+        let mut them = all.lock();
+        if !them.are_served {
+            let of_thread = Arc::clone(&all);
+            let thread = thread::Builder::new().name("mscclpp-publish".to_owned());
+            let thread = thread.spawn(move || serve_all(&of_thread));
+            thread.map_err(|error| {
+                GpuError::System(SystemFailure::new("starting a thread that publishes memory", error))
+            })?;
+            them.are_served = true;
+        }
+        them.served.push(Arc::clone(&served));
+        drop(them);
+        Ok(Self { served: OfProcess::new(served), all })
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        let Ok(ours) = self.served.here() else { return };
+        self.all.lock().served.retain(|served| !Arc::ptr_eq(served, ours));
+        // The thread may hold the lock while it maps something.
+        drop(ours.lock().take());
+    }
+}
+
+impl All {
+    fn of_process() -> Arc<Mutex<Self>> {
+        let mut all = ALL.lock();
+        match &*all {
+            Some(all) if all.is_here() => Arc::clone(all),
+            _ => Arc::clone(all.insert(OfProcess::default())),
+        }
+    }
+}
+
+/// Serves all communicators of the process, as long as there are some.
+fn serve_all(all: &Mutex<All>) {
+    let mut last = Instant::now();
+    loop {
+        let served = {
+            let mut all = all.lock();
+            if all.served.is_empty() {
+                all.are_served = false;
+                return;
+            }
+            all.served.clone()
+        };
+        let works = WORKS.lock();
+        let mut has_worked = false;
+        for served in &served {
+            if let Some(communicator) = &mut *served.lock() {
+                has_worked |= communicator.work();
+            }
+        }
+        if has_worked {
+            last = Instant::now();
+            continue;
+        }
+        // Segments are among what graphs keep. Nobody waits for this thread here.
+        let gpu = served.first().and_then(|served| served.lock().as_ref().map(|it| it.rank.gpu.clone()));
+        drop(served);
+        if let Some(Err(error)) = gpu.map(|gpu| gpu.release_of_graphs()) {
+            tracing::debug!(target: "mscclpp::conn", %error, "what graphs have kept is not released");
+        }
+        drop(works);
+        let pause = if last.elapsed() < CALMS_DOWN { BUSY } else { IDLE };
+        let mut is_called = IS_CALLED.lock();
+        if !*is_called {
+            CALLED.wait_for(&mut is_called, pause);
+        }
+        *is_called = false;
+    }
+}
+
+/// Has the thread call no driver any more when the process ends, where drivers are taken down.
+fn stop_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: programs, the Python package and the library in place of NCCL are never unloaded, and this function with them.
+        let _without_it_the_thread_goes_on = unsafe { libc::atexit(at_exit) };
+    });
+}
+
+extern "C" fn at_exit() {
+    // A fork has no such thread, which may have held the lock.
+    if ALL.try_lock_for(AT_EXIT).is_some_and(|all| all.as_ref().is_some_and(OfProcess::is_here))
+        && let Some(works) = WORKS.try_lock_for(AT_EXIT)
+    {
+        mem::forget(works);
+    }
+}
+
+impl Communicator {
+    /// Does what there is to do, and returns whether there was anything.
+    fn work(&mut self) -> bool {
+        let commands = self.rank.registry.take_commands();
+        let mut has_worked = !commands.is_empty();
+        for command in commands {
+            match command {
+                Command::Publish(segment, memory) => {
+                    let Some(segment) = segment.upgrade() else { continue };
+                    if let Err(error) = self.publish(&segment, memory) {
+                        self.say("memory is not published, so data comes into it through scratch", &error);
+                    }
+                }
+                Command::Withdraw { slot, generation, _keeps: keeps } => {
+                    if let Err(error) = self.withdraw(slot, generation) {
+                        self.say("memory is not withdrawn", &error);
+                    }
+                    drop(keeps);
+                }
+            }
+        }
+        for peer in self.group.others() {
+            while !self.gone[peer] {
+                match self.group.told_by(peer) {
+                    Ok(Some(words)) => {
+                        has_worked = true;
+                        if let Err(error) = self.hear(peer, &words) {
+                            self.say("a peer's memory is not mapped", &error);
+                        }
+                    }
+                    Ok(None) => break,
+                    // The peer has left, or the job has failed: the error of a call says which.
+                    Err(_) => self.gone[peer] = true,
+                }
+            }
+        }
+        has_worked
+    }
+
+    fn say(&self, what: &str, error: &crate::Error) {
+        let rank = self.group.ranks()[self.group.rank()];
+        tracing::debug!(target: "mscclpp::conn", rank, %error, "{what}");
+    }
+
+    fn tell_all(&self, words: &[u64]) {
+        for peer in self.group.others().filter(|peer| !self.gone[*peer]) {
+            // A peer that has left maps nothing any more.
+            let _ = self.group.tell(peer, words);
+        }
+    }
+
+    fn publish(&mut self, segment: &Arc<Segment>, memory: RegisteredMemory) -> Result<()> {
+        let Segment { slot, generation, .. } = **segment;
+        let bytes = memory.serialize().map_err(mscclpp::Error::from)?;
+        let mut words = vec![PUBLISH, slot, generation, bytes.len() as u64];
+        words.extend(bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        }));
+        let mapped_by = vec![false; self.group.ranks().len()];
+        let segment = Arc::downgrade(segment);
+        self.own.insert(slot, Published { segment, generation, mapped_by, _memory: memory });
+        self.tell_all(&words);
+        Ok(())
+    }
+
+    /// Tells the peers that a segment is not named any more. Not if a call has failed: peers may still write for it.
+    fn withdraw(&mut self, slot: u64, generation: u64) -> Result<()> {
+        if self.has_failed() {
+            return Ok(());
+        }
+        self.rank.registry.free(slot)?;
+        self.own.remove(&slot);
+        self.tell_all(&[WITHDRAW, slot, generation]);
+        Ok(())
+    }
+
+    fn has_failed(&self) -> bool {
+        let failed = |failure| !matches!(failure, None | Some(CoreError::PeerClosed { .. }));
+        self.rank.aborted.get().is_some()
+            || self.engine.check_mismatch(&self.rank).is_err()
+            || self.engine.semaphores().any(|semaphore| failed(semaphore.failure()))
+    }
+
+    fn hear(&mut self, peer: usize, words: &[u64]) -> Result<()> {
+        let malformed = |problem: &str| Err(self.group.malformed(peer, problem.to_owned()).into());
+        let [what, slot, generation, rest @ ..] = words else {
+            return malformed("it has fewer than 3 words");
+        };
+        let (slot, generation) = (*slot, *generation);
+        if !is_slot(slot) {
+            return malformed(&format!("it names slot {slot}, which there is not"));
+        }
+        match (*what, rest) {
+            (PUBLISH, [len, rest @ ..]) => {
+                let mapped = self.map(peer, slot, generation, *len, rest);
+                let is_mapped = mapped.is_ok();
+                // If the peer has left, it does not need it.
+                let _ = self.group.tell(peer, &[MAPPED, slot, generation, is_mapped.into()]);
+                mapped
+            }
+            (MAPPED, [is_mapped]) => {
+                let Some(published) = self.own.get_mut(&slot) else { return Ok(()) };
+                if published.generation != generation || *is_mapped == 0 {
+                    return Ok(());
+                }
+                published.mapped_by[peer] = true;
+                let by_all = self.group.others().all(|peer| published.mapped_by[peer]);
+                match published.segment.upgrade() {
+                    Some(segment) if by_all => self.rank.registry.set_ready(&segment),
+                    _ => Ok(()),
+                }
+            }
+            (WITHDRAW, []) => self.rank.registry.unmap(peer, slot, generation),
+            _ => malformed("its words are none of a message about memory"),
+        }
+    }
+
+    /// Maps the memory that a peer has described by `len` bytes.
+    fn map(&self, peer: usize, slot: u64, generation: u64, len: u64, words: &[u64]) -> Result<()> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+        let memory = RegisteredMemory::deserialize(&bytes).map_err(mscclpp::Error::from)?;
+        let (context, gpu) = (self.rank.comm.context(), &self.rank.gpu);
+        // The program may free memory of this process meanwhile, in another thread. CUDA's driver does not survive that if it is
+        // virtual memory, so this rank maps it for itself. Other memory has no mapping that belongs to one device.
+        let at = match gpu.platform() {
+            Platform::Cuda => {
+                context.map_memory_apart(&memory, gpu).or_else(|_| context.map_memory(&memory, gpu))
+            }
+            _ => context.map_memory(&memory, gpu),
+        };
+        let Some(at) = at.map_err(mscclpp::Error::from)? else {
+            return Err(self.group.malformed(peer, "its memory has no address here".to_owned()).into());
+        };
+        let bytes = memory.size();
+        self.rank.registry.map(peer, slot, MappedSegment { generation, at, bytes, _memory: memory })
+    }
+}

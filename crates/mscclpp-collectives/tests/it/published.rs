@@ -1,0 +1,356 @@
+//! Memory that ranks publish, each for itself, and that captured calls publish: late, withdrawn under calls, freed and allocated
+//! again, in several graphs, and of ranks that go.
+
+use std::{
+    collections::VecDeque,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{Told, builder, ranks, slice, zeros};
+use mscclpp::{ErrorKind, Gpu, Platform, gpu::Graph};
+use mscclpp_collectives::{Collectives, DeviceSlice, Protocol, Published, Selection};
+use mscclpp_test_support::{LIMIT, Random};
+
+const SIMPLE: Selection = Selection { protocol: Protocol::Simple, two_steps: false, blocks: 2, threads: 64 };
+
+/// A word of rank `from` for rank `to`.
+fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
+    ((i as u32) ^ (from as u32) << 20 ^ (to as u32) << 24).wrapping_add(round.wrapping_mul(0x9e37_79b9))
+}
+
+fn sent(from: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
+    (0..n).flat_map(|to| (0..part).map(move |i| word(from, to, i, round))).collect()
+}
+
+fn received(to: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
+    (0..n).flat_map(|from| (0..part).map(move |i| word(from, to, i, round))).collect()
+}
+
+/// Waits until the peers have mapped what a rank has published.
+fn wait_until_ready(published: &Published) {
+    let begin = Instant::now();
+    while !published.is_ready() {
+        assert!(begin.elapsed() < LIMIT, "nobody maps it");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Calls of which several are under way at once, into memory that each rank publishes and withdraws whenever it likes.
+#[test]
+fn ranks_publish_and_withdraw_as_they_like() {
+    for n in [2, 4] {
+        publish_at_random(n, 60);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: ci/run.sh collectives"]
+fn ranks_publish_and_withdraw_for_long() {
+    for n in [2, 3, 5] {
+        publish_at_random(n, 3000);
+    }
+}
+
+fn publish_at_random(n: usize, rounds: u32) {
+    let seed = Random::new().word();
+    ranks(n, |comm, gpu| {
+        let told = Told::new(SIMPLE);
+        // So little that a lane has more chunks than its ring has places.
+        let (scratch, most) = if n == 2 { (512 << 10, 40_000) } else { (2 << 20, 12_000) };
+        let collectives =
+            builder(comm, gpu).scratch(scratch).selector(told.clone()).connect().expect("collectives");
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));
+        let mut published: VecDeque<Published> = VecDeque::new();
+        // What the calls that are under way take, and what that must be.
+        let mut calls: Vec<(u32, DeviceSlice<u32>, Vec<u32>)> = Vec::new();
+        for round in 0..rounds {
+            let part = 64 + random.of(0..=most) as usize;
+            let (kind, root) = (random.of(0..=4), random.of(0..=n as u64 - 1) as usize);
+            told.tell(Selection { blocks: 1 + random.of(0..=2) as u32, ..SIMPLE });
+            let (send, memory) = (slice(gpu, &sent(rank, n, part, round)), zeros::<u32>(gpu, n * part + 8));
+            match own.of(0..=3) {
+                0 => published.push_back(collectives.publish(memory.buffer()).expect("it is of this device")),
+                1 => {
+                    let made = collectives.publish(memory.buffer()).expect("it is of this device");
+                    if own.of(0..=1) == 0 {
+                        wait_until_ready(&made);
+                    }
+                    published.push_back(made);
+                }
+                2 => drop(published.pop_front()),
+                _ => {}
+            }
+            // Four words are 16 bytes: other offsets cannot be written directly.
+            let offset = own.of(0..=8) as usize;
+            let recv = memory.slice(offset..offset + n * part).unwrap();
+            let gathered = || (0..n).flat_map(|from| sent(from, 1, part, round)).collect();
+            thread::sleep(Duration::from_micros(own.of(0..=1000)));
+            let expected = match kind {
+                // Some ranks in place, and others not.
+                0 | 1 => {
+                    let from = if own.of(0..=1) == 0 { &recv } else { &send };
+                    from.write(&sent(rank, n, part, round)).unwrap();
+                    collectives.all_to_all(from, &recv, &stream).unwrap();
+                    received(rank, n, part, round)
+                }
+                2 => {
+                    collectives.all_gather(&send.slice(0..part).unwrap(), &recv, &stream).unwrap();
+                    gathered()
+                }
+                3 => {
+                    let own = recv.slice(rank * part..(rank + 1) * part).unwrap();
+                    own.write(&sent(rank, 1, part, round)).unwrap();
+                    collectives.all_gather(&own, &recv, &stream).unwrap();
+                    gathered()
+                }
+                // The root may be ahead of the others.
+                _ => {
+                    if rank == root {
+                        recv.write(&sent(root, n, part, round)).unwrap();
+                    }
+                    collectives.broadcast(&recv, root, &stream).unwrap();
+                    sent(root, n, part, round)
+                }
+            };
+            calls.push((round, recv, expected));
+            if own.of(0..=3) == 0 {
+                // While calls that name it may be under way.
+                published.clear();
+            }
+            if own.of(0..=2) == 0 {
+                collectives.synchronize(&stream).unwrap();
+                for (round, recv, expected) in calls.drain(..) {
+                    assert!(recv.read().unwrap() == expected, "round {round}, rank {rank}");
+                }
+            }
+        }
+        collectives.synchronize(&stream).unwrap();
+    });
+}
+
+/// A root waits for nobody, so it is a call ahead of ranks whose blocks have not looked yet how its message comes.
+#[test]
+fn a_root_is_ahead_of_those_that_take_directly() {
+    const LEN: usize = 4000;
+    ranks(2, |comm, gpu| {
+        let collectives =
+            builder(comm, gpu).scratch(512 << 10).selector(Told::new(SIMPLE)).connect().expect("collectives");
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let memory = zeros::<u32>(gpu, 100 * LEN);
+        let published = collectives.publish(memory.buffer()).expect("it is of this device");
+        wait_until_ready(&published);
+        let parts: Vec<_> = (0..100).map(|i| memory.slice(i * LEN..(i + 1) * LEN).unwrap()).collect();
+        for round in 0..4u32 {
+            let numbers = |i: usize| sent(0, 1, LEN, round * 100 + i as u32);
+            for (i, part) in parts.iter().enumerate() {
+                part.write(&if rank == 0 { numbers(i) } else { vec![0; LEN] }).unwrap();
+            }
+            for part in &parts {
+                collectives.broadcast(part, 0, &stream).unwrap();
+            }
+            collectives.synchronize(&stream).unwrap();
+            for (i, part) in parts.iter().enumerate() {
+                assert!(part.read().unwrap() == numbers(i), "round {round}, call {i}, rank {rank}");
+            }
+        }
+    });
+}
+
+/// A captured all_to_all, and the memory that it needs.
+struct Captured {
+    graph: Graph,
+    part: usize,
+    send: DeviceSlice<u32>,
+    recv: DeviceSlice<u32>,
+}
+
+impl Captured {
+    fn new(collectives: &Collectives, gpu: &Gpu, pool: &DeviceSlice<u32>, at: usize, part: usize) -> Self {
+        let n = collectives.n_ranks();
+        let recv = pool.slice(at..at + n * part).unwrap();
+        let (send, stream) = (zeros::<u32>(gpu, n * part), gpu.stream().expect("a stream"));
+        stream.begin_capture().unwrap();
+        collectives.all_to_all(&send, &recv, &stream).unwrap();
+        collectives.all_to_all(&send, &recv, &stream).unwrap();
+        Self { graph: stream.end_capture().unwrap(), part, send, recv }
+    }
+
+    fn replay(&self, collectives: &Collectives, stream: &mscclpp::Stream, round: u32) {
+        let (rank, n) = (collectives.rank(), collectives.n_ranks());
+        self.send.write(&sent(rank, n, self.part, round)).unwrap();
+        self.recv.write(&vec![0; n * self.part]).unwrap();
+        // SAFETY: what was captured keeps its memory.
+        unsafe { self.graph.launch(stream).unwrap() };
+    }
+
+    fn check(&self, collectives: &Collectives, round: u32) {
+        let (rank, n) = (collectives.rank(), collectives.n_ranks());
+        assert!(
+            self.recv.read().unwrap() == received(rank, n, self.part, round),
+            "round {round}, rank {rank}"
+        );
+    }
+}
+
+/// Two graphs that take data into one memory. One of them is destroyed while the other one's replay is under way.
+#[test]
+fn graphs_share_a_pool_and_go_one_by_one() {
+    const PART: usize = 5000;
+    let seed = Random::new().word();
+    ranks(3, |comm, gpu| {
+        let told = Told::new(SIMPLE);
+        let collectives =
+            builder(comm, gpu).scratch(2 << 20).selector(told.clone()).connect().expect("collectives");
+        let (stream, mut random) = (gpu.stream().expect("a stream"), Random::with_seed(seed));
+        let mut own = Random::with_seed(seed ^ 1 ^ collectives.rank() as u64);
+        let pool = zeros::<u32>(gpu, 2 * 3 * PART);
+        let mut graphs = [None, None];
+        for round in 0..40 {
+            for (at, graph) in graphs.iter_mut().enumerate() {
+                told.tell(Selection { blocks: 1 + random.of(0..=2) as u32, ..SIMPLE });
+                graph.get_or_insert_with(|| Captured::new(&collectives, gpu, &pool, at * 3 * PART, PART));
+            }
+            let which = random.of(0..=1) as usize;
+            thread::sleep(Duration::from_micros(own.of(0..=3000)));
+            let replayed = graphs[which].take().expect("a graph");
+            replayed.replay(&collectives, &stream, round);
+            if random.of(0..=2) == 0 {
+                graphs[1 - which] = None;
+            }
+            collectives.synchronize(&stream).unwrap();
+            replayed.check(&collectives, round);
+            if random.of(0..=3) != 0 {
+                graphs[which] = Some(replayed);
+            }
+        }
+    });
+}
+
+/// Memory that is freed, and other memory that may get its addresses, in graphs and in eager calls.
+#[test]
+fn memory_is_freed_and_allocated_again() {
+    let seed = Random::new().word();
+    ranks(2, |comm, gpu| {
+        let collectives =
+            builder(comm, gpu).scratch(2 << 20).selector(Told::new(SIMPLE)).connect().expect("collectives");
+        let (stream, mut random) = (gpu.stream().expect("a stream"), Random::with_seed(seed));
+        let rank = collectives.rank();
+        for round in 0..60 {
+            let part = 4096 * (1 + random.of(0..=1) as usize);
+            let recv = zeros::<u32>(gpu, 2 * part);
+            // SAFETY: the calls that use it are complete before it is freed.
+            let published = unsafe { collectives.publish_memory(recv.ptr(), 8 * part as u64) };
+            let published = published.expect("memory of this device");
+            if random.of(0..=1) == 0 {
+                wait_until_ready(&published);
+            }
+            let captured = Captured::new(&collectives, gpu, &recv, 0, part);
+            for again in 0..random.of(0..=2) as u32 {
+                captured.replay(&collectives, &stream, round ^ again);
+                collectives.synchronize(&stream).unwrap();
+                captured.check(&collectives, round ^ again);
+            }
+            // The memory goes, and the graph, in any order; then what has its addresses is no segment.
+            let graph_first = random.of(0..=1) == 0;
+            if graph_first {
+                drop(captured);
+                drop(recv);
+            } else {
+                drop(recv);
+                drop(captured);
+            }
+            let (send, other) = (slice(gpu, &sent(rank, 2, part, round)), zeros::<u32>(gpu, 2 * part));
+            collectives.all_to_all(&send, &other, &stream).unwrap();
+            collectives.synchronize(&stream).unwrap();
+            assert!(other.read().unwrap() == received(rank, 2, part, round), "round {round}, rank {rank}");
+            drop(published);
+        }
+    });
+}
+
+/// Slots, mappings and descriptors of graphs that are gone are given back.
+#[test]
+fn a_thousand_captures_leave_nothing_behind() {
+    const CAPTURES: usize = 1000;
+    ranks(2, |comm, gpu| {
+        let collectives =
+            builder(comm, gpu).scratch(2 << 20).selector(Told::new(SIMPLE)).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let descriptors = || std::fs::read_dir("/proc/self/fd").expect("Linux").count();
+        let maps = || std::fs::read_to_string("/proc/self/maps").expect("Linux").lines().count();
+        let mut before = None;
+        for round in 0..CAPTURES {
+            let pool = zeros::<u32>(gpu, 2 * 2048);
+            let captured = Captured::new(&collectives, gpu, &pool, 0, 2048);
+            if round % 50 == 0 {
+                captured.replay(&collectives, &stream, round as u32);
+                collectives.synchronize(&stream).unwrap();
+                captured.check(&collectives, round as u32);
+            }
+            drop((captured, pool));
+            if round + 1 == CAPTURES / 5 || round + 1 == CAPTURES {
+                // A slot is free again when the one before it is: this one is the last that was asked for.
+                let last = zeros::<u32>(gpu, 1024);
+                wait_until_ready(&collectives.publish(last.buffer()).expect("it is of this device"));
+                comm.bootstrap().barrier().unwrap();
+                let now = [gpu.memory_info().unwrap().free as usize / 4096, descriptors(), maps()];
+                let before = before.get_or_insert(now);
+                let [free, files, areas] = *before;
+                // A GPU's driver takes memory of its own; there, each capture has 2 MiB.
+                let pages = if gpu.platform() == Platform::Sim { 64 } else { 32 << 10 };
+                assert!(
+                    now[0] + pages >= free && now[1] <= files + 64 && now[2] <= areas + 400,
+                    "{before:?} {now:?}"
+                );
+                comm.bootstrap().barrier().unwrap();
+            }
+        }
+    });
+}
+
+/// A rank that has published memory leaves, or gives up, while others go on: they learn it as ever, and nothing hangs.
+#[test]
+fn a_rank_that_goes_takes_nobody_with_it() {
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).selector(Told::new(SIMPLE)).connect().expect("collectives");
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let (send, recv) = (zeros::<u32>(gpu, 3 * 4000), zeros::<u32>(gpu, 3 * 4000));
+        let published = collectives.publish(recv.buffer()).expect("it is of this device");
+        wait_until_ready(&published);
+        collectives.all_to_all(&send, &recv, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        if rank == 2 {
+            // The others have published memory that this one has mapped.
+            drop((published, recv, collectives));
+            comm.bootstrap().barrier().unwrap();
+            return;
+        }
+        let called = collectives.all_to_all(&send, &recv, &stream);
+        let error = called.and_then(|()| collectives.synchronize(&stream)).expect_err("rank 2 has left");
+        assert!(matches!(error.kind(), ErrorKind::Remote | ErrorKind::Aborted), "{error:?}");
+        drop((published, recv));
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+/// A call that gave up, with peers that may still write into what it published.
+#[test]
+fn an_abort_under_calls_into_published_memory() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).selector(Told::new(SIMPLE)).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let numbers = zeros::<f64>(gpu, 20_000);
+        let published = collectives.publish(numbers.buffer()).expect("it is of this device");
+        wait_until_ready(&published);
+        if collectives.rank() == 0 {
+            collectives.all_gather(&numbers.slice(0..10_000).unwrap(), &numbers, &stream).unwrap();
+            collectives.abort("enough");
+            let error = collectives.synchronize(&stream).expect_err("it was aborted");
+            assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
+            drop((published, numbers));
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}

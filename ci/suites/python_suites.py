@@ -11,8 +11,21 @@ from places import BACKEND, NCCL, OURS, Places, joined, python_has
 
 LIST_LIMIT = 240
 TORCH_LIMIT, JAX_LIMIT, PYTEST_LIMIT = 180, 180, 240
-# The compiled modules of vLLM that its Python files import without asking whether they are there. The tests call none.
-VLLM_COMPILED = ["_C", "_C_stable_libtorch", "_moe_C_stable_libtorch"]
+# What stands in for the compiled modules of vLLM that its Python files import without asking whether they are there. The tests
+# call none of them, but on GPUs the files ask which formats matrix multiplications support.
+VLLM_FORMATS = """import torch
+
+library = torch.library.Library("_C", "FRAGMENT")
+for name in ("fp4", "fp8", "block_fp8"):
+    library.define(f"cutlass_scaled_mm_supports_{name}(int capability) -> bool")
+    library.impl(f"cutlass_scaled_mm_supports_{name}", lambda capability: False, "CompositeImplicitAutograd")
+"""
+VLLM_COMPILED = {
+    "_C": VLLM_FORMATS,
+    "_C_stable_libtorch": "",
+    "_moe_C_stable_libtorch": "",
+    "vllm_flash_attn/_vllm_fa2_C": "",
+}
 PYTEST = ["-m", "pytest", "-p", "no:cacheprovider"]
 COUNT = re.compile(r"\b(\d+) (passed|failed|skipped|errors?|xfailed|xpassed)\b")
 
@@ -85,9 +98,9 @@ def vllm_cases(places: Places) -> list[Case] | str:
     source = places.source("vllm")
     if source is None:
         return f"there is no {places.folder}/vllm"
-    for name in VLLM_COMPILED:
+    for name, text in VLLM_COMPILED.items():
         if not list((source / "vllm").glob(f"{name}.*")):
-            (source / "vllm" / f"{name}.py").touch()
+            (source / "vllm" / f"{name}.py").write_text(text)
     options = [f"--rootdir={source}", "--noconftest"]
     env = {"PYTHONPATH": joined(str(source), "PYTHONPATH")}
     return pytest_cases("vllm", places, source, ["tests/distributed/test_pynccl.py"], options, env)

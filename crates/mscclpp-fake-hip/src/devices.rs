@@ -12,7 +12,7 @@ use std::{
 
 use mscclpp_gpu::{Gpu, Platform, Stream};
 use mscclpp_gpu_sys::{
-    CAPTURE_MODE_RELAXED,
+    CAPTURE_MODE_RELAXED, POINTER_BUFFER_ID,
     hip::{ATTRIBUTE_MULTIPROCESSOR_COUNT, DeviceProperties, HipResult, P2P_NATIVE_ATOMIC_SUPPORTED},
 };
 use parking_lot::Mutex;
@@ -215,8 +215,11 @@ entry_points! {
         mode.give(CAPTURE_MODE.replace(wanted))
     }
 
-    /// All attributes that the fake knows have 4 bytes.
-    fn hipPointerGetAttribute(data: Out<u32>, which: c_uint, ptr: *mut c_void) {
-        data.give(memory::attribute(which, ptr)?)
+    /// All attributes that the fake knows have 4 bytes, except the number of an allocation.
+    fn hipPointerGetAttribute(data: *mut c_void, which: c_uint, ptr: *mut c_void) {
+        let value = memory::attribute(which, ptr)?;
+        // SAFETY: null, or what the caller of an entry point promises.
+        let (long, short) = unsafe { (Out::of(data.cast()), Out::of(data.cast())) };
+        if which == POINTER_BUFFER_ID { long.give(value) } else { short.give(value as u32) }
     }
 }

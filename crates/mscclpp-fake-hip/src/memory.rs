@@ -9,11 +9,12 @@ use std::{
         unix::fs::MetadataExt,
     },
     process,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, ExportHandle, ImportedMemory, PinnedBuffer};
 use mscclpp_gpu_sys::{
-    IPC_LAZY_ENABLE_PEER_ACCESS, IpcMemHandle, MEMORY_TYPE_DEVICE, POINTER_DEVICE_ORDINAL,
+    IPC_LAZY_ENABLE_PEER_ACCESS, IpcMemHandle, MEMORY_TYPE_DEVICE, POINTER_BUFFER_ID, POINTER_DEVICE_ORDINAL,
     POINTER_MEMORY_TYPE,
     hip::{
         DEVICE_MALLOC_FINE_GRAINED, DEVICE_MALLOC_UNCACHED, HOST_MALLOC_COHERENT, HOST_MALLOC_MAPPED,
@@ -36,6 +37,8 @@ const MEMORY_TYPE_HOST: u32 = 1;
 static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 
 struct Range {
+    /// A number that no other range of the process gets.
+    id: u64,
     bytes: u64,
     /// The device that made or imported it.
     device: c_int,
@@ -118,7 +121,9 @@ fn holding(ranges: &mut BTreeMap<u64, Range>, ptr: *mut c_void) -> Option<(u64, 
 
 /// Adds a range of the calling thread's device.
 fn add(base: DevicePtr, bytes: u64, kind: Kind) -> *mut c_void {
-    RANGES.lock().insert(base.0, Range { bytes, device: devices::current(), kind });
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    RANGES.lock().insert(base.0, Range { id, bytes, device: devices::current(), kind });
     base.as_mut_ptr()
 }
 
@@ -132,13 +137,14 @@ fn take(ptr: *mut c_void, is_kind: impl FnOnce(&Kind) -> bool) -> Result<Range, 
     }
 }
 
-pub(crate) fn attribute(which: c_uint, ptr: *mut c_void) -> Result<u32, HipResult> {
+pub(crate) fn attribute(which: c_uint, ptr: *mut c_void) -> Result<u64, HipResult> {
     let mut ranges = RANGES.lock();
     let (_, range) = holding(&mut ranges, ptr).ok_or(HipResult::INVALID_VALUE)?;
     match which {
-        POINTER_MEMORY_TYPE if matches!(range.kind, Kind::Pinned { .. }) => Ok(MEMORY_TYPE_HOST),
-        POINTER_MEMORY_TYPE => Ok(MEMORY_TYPE_DEVICE),
-        POINTER_DEVICE_ORDINAL => Ok(range.device as u32),
+        POINTER_MEMORY_TYPE if matches!(range.kind, Kind::Pinned { .. }) => Ok(MEMORY_TYPE_HOST.into()),
+        POINTER_MEMORY_TYPE => Ok(MEMORY_TYPE_DEVICE.into()),
+        POINTER_DEVICE_ORDINAL => Ok(range.device as u64),
+        POINTER_BUFFER_ID => Ok(range.id),
         _ => Err(HipResult::INVALID_VALUE),
     }
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use mscclpp_gpu_sys::{
-    Code, Entry, IpcMemHandle, MEMORY_TYPE_DEVICE, POINTER_DEVICE_ORDINAL, POINTER_MEMORY_TYPE,
-    RANGE_HANDLE_DMA_BUF,
+    Code, Entry, IpcMemHandle, MEMORY_TYPE_DEVICE, POINTER_BUFFER_ID, POINTER_DEVICE_ORDINAL,
+    POINTER_MEMORY_TYPE, RANGE_HANDLE_DMA_BUF,
 };
 
 use super::{
@@ -17,9 +17,6 @@ use super::{
     failure::{check, failure},
 };
 use crate::{DeviceAllocation, DevicePtr, DmaBuf, Error, MemoryExport, Result, memory::ExportHandle};
-
-/// The attribute of a pointer that is the driver's number of its allocation.
-const POINTER_BUFFER_ID: u32 = 7;
 
 /// The allocation of the range, which holds the address. The device is the thread's.
 pub(crate) fn allocation<D: Api>(driver: &D, ptr: DevicePtr, range: Range) -> DeviceAllocation {

@@ -120,6 +120,18 @@ struct DirectPlaces {
   const CollectiveDirectCall& direct;
   // Of the block, in shared memory.
   DirectTargets& targets;
+  // Of the peer of the thread's number: whether this rank's place for it is ready, and whether it may say a place. Both are read
+  // at the kernel's begin, together with the number of the call: the host's words change seldom, and only count in what is said.
+  uint64_t ready = 0, expects = 0;
+
+  MSCCLPP_DEVICE_INLINE DirectPlaces(const CollectiveBlock& b, const CollectiveDirectCall& direct, DirectTargets& targets)
+      : b(b), direct(direct), targets(targets) {
+    const uint32_t p = b.thread;
+    if (p >= b.ranks || p == b.rank) return;
+    const uint64_t segment = direct.places[p].segment;
+    if (segment != 0) ready = loadOfHost(direct.reach->ready + segment - 1);
+    expects = loadOfHost(direct.reach->expects + p);
+  }
 
   MSCCLPP_DEVICE_INLINE uint64_t* words(uint32_t at, uint32_t of) const {
     const uint64_t line = 2 * of + (b.epoch & 1);
@@ -129,8 +141,7 @@ struct DirectPlaces {
   MSCCLPP_DEVICE_INLINE void say() const {
     const uint32_t p = b.thread;
     if (!isFirstBlock() || p >= b.ranks || p == b.rank || b.call.segments[p].recvBytes == 0) return;
-    uint64_t segment = direct.places[p].segment;
-    if (segment != 0 && loadOfHost(direct.reach->ready + segment - 1) == 0) segment = 0;
+    const uint64_t segment = ready != 0 ? direct.places[p].segment : 0;
     uint64_t* const theirs = words(p, b.rank);
     store8(theirs, segment);
     store8(theirs + 1, direct.places[p].offset);
@@ -151,7 +162,7 @@ struct DirectPlaces {
     const uint64_t* const said = words(b.rank, p);
     if (waits) {
       if (!waitForWord(said + 3, b.epoch, b.comm.status[p])) return false;
-    } else if (loadOfHost(direct.reach->expects + p) == 0 || !lookForWord(said + 3, b.epoch)) {
+    } else if (expects == 0 || !lookForWord(said + 3, b.epoch)) {
       return true;
     }
     const uint64_t segment = load8(said), offset = load8(said + 1), bytes = load8(said + 2);
@@ -333,13 +344,13 @@ struct DirectLane {
 template <bool OfTwo>
 MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const CollectiveDirectCall& direct) {
   CollectiveBlock b(comm, direct.call, OfTwo);
-  if (!b.begin()) return;
 #if defined(MSCCLPP_DEVICE_HIP)
   static __attribute__((shared)) DirectTargets targets;
 #else
   __shared__ DirectTargets targets;
 #endif
-  const DirectPlaces places{b, direct, targets};
+  const DirectPlaces places(b, direct, targets);
+  if (!b.begin()) return;
   places.say();
   b.countOthers();
   ChunkRole role(b);

@@ -115,6 +115,14 @@ impl CollectivesBuilder {
         self
     }
 
+    /// Whether calls that are captured into graphs publish the memory that they take data into, as
+    /// [`Collectives::publish`] does. If not given, `MSCCLPP_GRAPH_REGISTER` says it, and they do unless that is 0. Ranks may
+    /// differ.
+    pub fn publish_captured(mut self, publish: bool) -> Self {
+        self.options.publish_captured = Some(publish);
+        self
+    }
+
     /// Chooses how collectives are done, in place of [`Tuned`](crate::Tuned). It gives the same answers on all ranks.
     pub fn selector(mut self, selector: impl Selector + 'static) -> Self {
         self.options.selector = Arc::new(selector);

@@ -82,6 +82,8 @@ pub(crate) struct Env {
     pub(crate) notes: Vec<String>,
     /// `NCCL_P2P_DISABLE`: whether devices must not reach each other's memory.
     pub(crate) p2p_disabled: bool,
+    /// `NCCL_GRAPH_REGISTER`: whether captured calls publish the memory that they take data into, if it says.
+    pub(crate) graph_register: Option<bool>,
 }
 
 /// The value of a variable: a number, or none if it is not set and has no default; or a text, which is empty if it is not set.
@@ -92,7 +94,7 @@ pub(crate) enum Value {
 }
 
 /// The variables of NCCL that have an effect on this library.
-const OF_NCCL: [&str; 12] = [
+const OF_NCCL: [&str; 13] = [
     "NCCL_BUFFSIZE",
     "NCCL_CONF_FILE",
     "NCCL_DEBUG",
@@ -105,6 +107,7 @@ const OF_NCCL: [&str; 12] = [
     "NCCL_MIN_CTAS",
     "NCCL_MAX_CTAS",
     "NCCL_P2P_DISABLE",
+    "NCCL_GRAPH_REGISTER",
 ];
 
 impl Env {
@@ -191,6 +194,7 @@ impl Env {
             max_ctas: reader.blocks("NCCL_MAX_CTAS", &mut notes)?,
             notes,
             p2p_disabled: reader.flag("NCCL_P2P_DISABLE")?.unwrap_or(false),
+            graph_register: reader.flag("NCCL_GRAPH_REGISTER")?,
         })
     }
 }
@@ -288,6 +292,7 @@ mod tests {
     fn values_mean_what_they_mean_to_nccl() {
         assert!(!env("NCCL_COMM_BLOCKING", "0").unwrap().blocking);
         assert_eq!(env("NCCL_MAX_CTAS", "16").unwrap().max_ctas, Some(16));
+        assert_eq!(env("NCCL_GRAPH_REGISTER", "0").unwrap().graph_register, Some(false));
         assert!(env("MSCCLPP_NCCL_NETWORK", "ib").unwrap().adapters);
         assert_eq!(env("NCCL_SOCKET_FAMILY", "AF_INET6").unwrap().family, Some(Family::V6));
         for (bytes, mebibytes) in [("4194304", 128), ("2097153", 64), ("1", 16), ("99999999999", 4096)] {

@@ -242,6 +242,9 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     if let Some(mebibytes) = env.scratch {
         builder = builder.scratch(u64::from(mebibytes) << 20);
     }
+    if let Some(publish) = env.graph_register {
+        builder = builder.publish_captured(publish);
+    }
     if env.adapters {
         builder = builder.between_nodes_by_nearest_adapter();
     }

@@ -19,6 +19,8 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     /// None before ranks meet: what the environment says.
     pub(crate) check_calls: Option<bool>,
+    /// None: what the environment says.
+    pub(crate) publish_captured: Option<bool>,
     /// None: the adapter that is nearest.
     pub(crate) between_nodes: Option<Transport>,
     pub(crate) connections: Option<u32>,
@@ -37,6 +39,7 @@ impl Default for Options {
             scratch: None,
             timeout: None,
             check_calls: None,
+            publish_captured: None,
             between_nodes: Some(Transport::ETHERNET),
             connections: None,
             node: None,

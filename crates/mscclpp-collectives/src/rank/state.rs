@@ -104,8 +104,13 @@ impl RankState {
             );
         }
         let counters = Counters::new(gpu, ranks, max_blocks)?;
-        let registry =
-            Registry::new(comm.context(), gpu, &counters.buffer, counters.reach, env::graph_register()?);
+        let registry = Registry::new(
+            comm.context(),
+            gpu,
+            &counters.buffer,
+            counters.reach,
+            options.publish_captured.map_or_else(env::graph_register, Ok)?,
+        );
         Ok(Self {
             comm: comm.clone(),
             gpu: gpu.clone(),

@@ -11,8 +11,8 @@ from places import BACKEND, NCCL, OURS, Places, joined, python_has
 
 LIST_LIMIT = 240
 TORCH_LIMIT, JAX_LIMIT, PYTEST_LIMIT = 180, 180, 240
-# What stands in for the compiled modules of vLLM that its Python files import without asking whether they are there. The tests
-# call none of them, but on GPUs the files ask which formats matrix multiplications support.
+# What stands in for the compiled modules of vLLM that its Python files import without asking whether they are there. The
+# tests call none of them, but on GPUs the files ask which formats matrix multiplications support.
 VLLM_FORMATS = """import torch
 
 library = torch.library.Library("_C", "FRAGMENT")

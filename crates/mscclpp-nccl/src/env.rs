@@ -146,6 +146,7 @@ impl Env {
             ("NCCL_MIN_CTAS", number(env.min_ctas)),
             ("NCCL_MAX_CTAS", number(env.max_ctas)),
             ("NCCL_P2P_DISABLE", flag(env.p2p_disabled)),
+            ("NCCL_GRAPH_REGISTER", Value::Number(env.graph_register.map(i64::from))),
             ("MSCCLPP_NCCL_CALLS_AT_ONCE", number(Some(env.calls_at_once))),
             ("MSCCLPP_NCCL_SAME_GPU", flag(env.same_gpu)),
             ("MSCCLPP_NCCL_SCRATCH", number(env.scratch)),

@@ -213,7 +213,7 @@ fn parameters_are_the_variables_that_count() {
         nccl.ok((nccl.ncclParamGetAllParameterKeys)(&raw mut table, &raw mut len));
         let keys: &[*const c_char] = std::slice::from_raw_parts(table, len as usize);
         let keys: BTreeSet<&CStr> = keys.iter().map(|key| CStr::from_ptr(*key)).collect();
-        assert_eq!(keys.len(), 21, "{keys:?}");
+        assert_eq!(keys.len(), 22, "{keys:?}");
         for key in &keys {
             let (mut by_key, mut by_handle, mut len) = (ptr::null(), ptr::null(), -1);
             nccl.ok((nccl.ncclParamGetParameter)(key.as_ptr(), &raw mut by_key, &raw mut len));

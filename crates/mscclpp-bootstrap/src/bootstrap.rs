@@ -52,6 +52,15 @@ pub trait Bootstrap: Send + Sync {
     /// can be repeated.
     fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>>;
 
+    /// Returns the next message from `peer` with this tag, if one has come. Does not block, and opens no connection.
+    fn try_recv(&self, peer: usize, tag: u32) -> Result<Option<Vec<u8>>> {
+        match self.recv_timeout(peer, tag, Duration::ZERO) {
+            Ok(message) => Ok(Some(message)),
+            Err(Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Gives every rank the bytes of all ranks, in the order of ranks. They may differ in length.
     ///
     /// The result is returned. `bytes` is only read, even if a `&mut Vec<u8>` is passed.

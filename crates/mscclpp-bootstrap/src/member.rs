@@ -129,6 +129,14 @@ impl Member {
         message.ok_or_else(|| wait.timed_out(format!("recv from rank {peer} with tag {tag}"), vec![peer]))
     }
 
+    /// Returns the next message from `peer` with this tag, if one has come.
+    pub(crate) fn received(&self, peer: usize, tag: u32) -> Result<Option<Vec<u8>>> {
+        self.check_peer(peer)?;
+        let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
+        let mut wait = self.wait_for(Some(Duration::ZERO));
+        self.inbox.take(stream, &mut wait, &|| format!("rank {peer}: try_recv, tag {tag}"))
+    }
+
     /// Waits until no other thread of this rank is in a collective call.
     fn turn(&self, what: &'static str, wait: &mut Wait) -> Result<MutexGuard<'_, Collectives>> {
         loop {
@@ -193,6 +201,10 @@ macro_rules! calls_of_members {
 
         fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>> {
             self.member.receive(self, peer, tag, Some(timeout))
+        }
+
+        fn try_recv(&self, peer: usize, tag: u32) -> Result<Option<Vec<u8>>> {
+            self.member.received(peer, tag)
         }
 
         fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

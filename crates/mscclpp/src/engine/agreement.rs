@@ -10,8 +10,6 @@
 //! messages of the others on as they came. So all ranks find the same fault in them, and name the same rank. If a rank
 //! has left before it sent its own, the first rank says so to the others, which would else wait for it.
 
-use std::time::Duration;
-
 use mscclpp_bootstrap::Error as BootstrapError;
 
 use crate::{Error, Result};
@@ -129,14 +127,11 @@ impl Group {
     /// # Errors
     /// [`Error::Malformed`] for a message that `tell` did not send; [`Error::Bootstrap`] if the rank is lost or has left.
     pub fn told_by(&self, r: usize) -> Result<Option<Vec<u64>>> {
-        match self.bootstrap().recv_timeout(self.ranks[r], self.tag, Duration::ZERO) {
-            Ok(message) => opened(Carries::Told, &message)
-                .and_then(|bytes| words_of(bytes, None))
-                .map(Some)
-                .map_err(|problem| self.malformed(r, problem)),
-            Err(BootstrapError::Timeout { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let Some(message) = self.bootstrap().try_recv(self.ranks[r], self.tag)? else { return Ok(None) };
+        opened(Carries::Told, &message)
+            .and_then(|bytes| words_of(bytes, None))
+            .map(Some)
+            .map_err(|problem| self.malformed(r, problem))
     }
 
     /// The error for a message of rank `r` of the group that is not what it should be.

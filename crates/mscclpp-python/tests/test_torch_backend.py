@@ -3,6 +3,7 @@
 import _thread
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -298,6 +299,8 @@ def test_an_abort_ends_a_wait_of_gloo():
 
 
 def interrupted(rank, n, _address, port):
+    # It is ignored in a job that a shell has started in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     dist = join("mscclpp", rank, n, port)
     dist.all_reduce(own(rank))
     store, x = dist.distributed_c10d._get_default_store(), own(rank)

@@ -7,22 +7,24 @@ using namespace mscclpp;
 
 // FORM_PROTOCOL_WORDS: the exchange, or the all_reduce in two steps, by LL16, LL128 or Simple, whose words are moved,
 // reduced as the call says, or summed or averaged with the type that the name says.
-#define REDUCING_KERNELS(NAME, FORM)                                                     \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords>)            \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f16_sum, detail::FORM<detail::SumWords<ReduceF16>>)   \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::SumWords<ReduceBf16>>) \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::SumWords<ReduceF32>>)
+#define REDUCING_KERNELS(CALL, NAME, FORM)                                             \
+  MSCCLPP_KERNEL_OF(CALL, NAME##_any, detail::FORM<detail::ReduceAnyWords>)            \
+  MSCCLPP_KERNEL_OF(CALL, NAME##_f16_sum, detail::FORM<detail::SumWords<ReduceF16>>)   \
+  MSCCLPP_KERNEL_OF(CALL, NAME##_bf16_sum, detail::FORM<detail::SumWords<ReduceBf16>>) \
+  MSCCLPP_KERNEL_OF(CALL, NAME##_f32_sum, detail::FORM<detail::SumWords<ReduceF32>>)
 #define EXCHANGE_KERNELS(NAME, FORM)                                      \
   MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords>) \
-  REDUCING_KERNELS(NAME, FORM)
+  REDUCING_KERNELS(CollectiveCall, NAME, FORM)
 
 EXCHANGE_KERNELS(exchange_ll16, exchangeLl16)
 EXCHANGE_KERNELS(exchange_ll128, exchangeLl128)
 EXCHANGE_KERNELS(exchange_simple, exchangeSimple)
-REDUCING_KERNELS(all_reduce_ll128, allReduceLl128)
-REDUCING_KERNELS(all_reduce_simple, allReduceSimple)
+REDUCING_KERNELS(CollectiveCall, all_reduce_ll128, allReduceLl128)
+REDUCING_KERNELS(CollectiveCall, all_reduce_simple, allReduceSimple)
 
+// The same by Simple, where what comes, or the results, may go straight into the peers' memory.
 MSCCLPP_DIRECT_KERNEL(exchange_direct_move, false)
+REDUCING_KERNELS(CollectiveDirectCall, all_reduce_direct, allReduceDirect)
 
 // Several small calls that reduce, by LL16.
 MSCCLPP_GROUP_KERNEL(reduce_group_any, detail::reduceGroup<detail::ReduceAnyWords>)

@@ -54,6 +54,10 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_ll16_device.hpp", include_str!("../include/mscclpp/collective_ll16_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
     (
+        "mscclpp/collective_results_device.hpp",
+        include_str!("../include/mscclpp/collective_results_device.hpp"),
+    ),
+    (
         "mscclpp/collective_rows_block_device.hpp",
         include_str!("../include/mscclpp/collective_rows_block_device.hpp"),
     ),

@@ -131,15 +131,15 @@ mod tests {
     use mscclpp::{Communicator, Context, ContextExt, LocalBootstrap, Platform, Stream};
 
     use super::*;
-    use crate::{DeviceSlice, Protocol, Query, Selection, Selector};
+    use crate::{DeviceSlice, Protocol, Query, ReduceOp, Selection, Selector};
 
-    /// Chooses Simple for every call, with so many blocks.
+    /// Chooses Simple for every call, in two steps where there are some, with so many blocks.
     #[derive(Debug)]
     struct BySimple(u32);
 
     impl Selector for BySimple {
         fn choose(&self, _: &Query) -> Selection {
-            Selection { protocol: Protocol::Simple, two_steps: false, blocks: self.0, threads: 64 }
+            Selection { protocol: Protocol::Simple, two_steps: true, blocks: self.0, threads: 64 }
         }
     }
 
@@ -162,31 +162,66 @@ mod tests {
         });
     }
 
-    fn zeros(collectives: &Collectives, len: usize) -> DeviceSlice<u32> {
-        DeviceSlice::new(&collectives.gpu().allocate(4 * len as u64).expect("memory")).expect("a slice")
+    /// What a call does.
+    #[derive(Debug, Clone, Copy)]
+    enum Does {
+        Gather,
+        Sum,
+        SumInPlace,
     }
 
-    /// An all_gather whose numbers are checked. Returns the ranks whose part came directly.
-    fn gather(
-        collectives: &Collectives,
-        stream: &Stream,
-        recv: &DeviceSlice<u32>,
-        launch: &dyn Fn(&DeviceSlice<u32>),
-        send: &DeviceSlice<u32>,
-        round: u32,
-    ) -> Vec<usize> {
-        let (rank, n) = (collectives.rank(), collectives.n_ranks());
-        let last = |from| collectives.engine.last_direct(from).expect("memory");
-        let before: Vec<_> = (0..n).map(last).collect();
-        send.write(&vec![round + rank as u32; PART]).expect("memory");
-        recv.write(&vec![0; n * PART]).expect("memory");
-        launch(send);
-        collectives.synchronize(stream).expect("it is complete");
-        let all = recv.read().expect("memory");
-        for from in 0..n {
-            assert!(all[from * PART..(from + 1) * PART].iter().all(|word| *word == round + from as u32));
+    /// A call, and its memory.
+    struct Call<'a> {
+        does: Does,
+        collectives: &'a Collectives,
+        stream: &'a Stream,
+        send: DeviceSlice<u32>,
+        recv: DeviceSlice<u32>,
+    }
+
+    impl<'a> Call<'a> {
+        fn new(does: Does, collectives: &'a Collectives, stream: &'a Stream) -> Self {
+            let zeros = |len: usize| {
+                let memory = collectives.gpu().allocate(4 * len as u64).expect("memory");
+                DeviceSlice::new(&memory).expect("a slice")
+            };
+            let all = PART * collectives.n_ranks();
+            let recv = zeros(all);
+            let send = match does {
+                Does::Gather => zeros(PART),
+                Does::Sum => zeros(all),
+                Does::SumInPlace => recv.clone(),
+            };
+            Self { does, collectives, stream, send, recv }
         }
-        (0..n).filter(|from| last(*from) > before[*from]).collect()
+
+        fn enqueue(&self) {
+            let called = match self.does {
+                Does::Gather => self.collectives.all_gather(&self.send, &self.recv, self.stream),
+                _ => self.collectives.all_reduce(&self.send, &self.recv, ReduceOp::Sum, self.stream),
+            };
+            called.expect("a call");
+        }
+
+        /// Makes the call by `launch`, and checks its numbers. Returns the ranks whose part or whose results came directly.
+        fn run(&self, launch: impl FnOnce(), round: u32) -> Vec<usize> {
+            let (rank, n) = (self.collectives.rank(), self.collectives.n_ranks());
+            let sums = !matches!(self.does, Does::Gather);
+            let last = |from| self.collectives.engine.last_direct(from, sums).expect("memory");
+            let before: Vec<_> = (0..n).map(last).collect();
+            self.recv.write(&vec![0; n * PART]).expect("memory");
+            self.send.write(&vec![round + rank as u32; self.send.len()]).expect("memory");
+            launch();
+            self.collectives.synchronize(self.stream).expect("it is complete");
+            let numbers = (0..n as u32).map(|from| round + from);
+            let sum = numbers.clone().sum();
+            let all = self.recv.read().expect("memory");
+            for (from, number) in numbers.enumerate() {
+                let expected = if sums { sum } else { number };
+                assert!(all[from * PART..(from + 1) * PART].iter().all(|word| *word == expected));
+            }
+            (0..n).filter(|from| last(*from) > before[*from]).collect()
+        }
     }
 
     fn until(what: &str, holds: impl Fn() -> bool) {
@@ -203,65 +238,67 @@ mod tests {
 
     #[test]
     fn what_one_rank_has_published_comes_directly_to_it_alone() {
-        for (n, blocks) in [(2, 2), (3, 1), (3, 2), (5, 4)] {
+        use Does::{Gather, Sum, SumInPlace};
+        for (n, blocks, does) in [
+            (2, 2, Gather),
+            (3, 1, Gather),
+            (3, 2, Gather),
+            (5, 4, Gather),
+            (3, 1, Sum),
+            (4, 2, Sum),
+            (3, 1, SumInPlace),
+            (5, 4, SumInPlace),
+        ] {
             ranks(n, blocks, |comm, collectives, stream| {
-                let barrier = || comm.bootstrap().barrier().expect("all are there");
                 let rank = collectives.rank();
-                let [send, recv] = [PART, n * PART].map(|len| zeros(collectives, len));
-                let call = |send: &DeviceSlice<u32>| {
-                    collectives.all_gather(send, &recv, stream).expect("a call");
+                let call = Call::new(does, collectives, stream);
+                let run = |round| {
+                    comm.bootstrap().barrier().expect("all are there");
+                    call.run(|| call.enqueue(), round)
                 };
-                let gather = |round| {
-                    barrier();
-                    gather(collectives, stream, &recv, &call, &send, round)
-                };
-                assert!(gather(1).is_empty(), "nobody has published anything");
-                let published = (rank == 1).then(|| collectives.publish(recv.buffer()).expect("it is here"));
+                assert!(run(1).is_empty(), "nobody has published anything");
+                let published =
+                    (rank == 1).then(|| collectives.publish(call.recv.buffer()).expect("it is here"));
                 until("the peers map it", || published.as_ref().is_none_or(Published::is_ready));
                 let expected = if rank == 1 { others(n, 1) } else { Vec::new() };
-                assert_eq!(gather(100), expected, "{n} ranks, rank {rank}, {blocks} blocks");
-                assert_eq!(gather(200), expected);
+                assert_eq!(run(100), expected, "{does:?}, {n} ranks, rank {rank}, {blocks} blocks");
+                assert_eq!(run(200), expected);
                 drop(published);
-                assert!(gather(300).is_empty(), "it is not named any more");
+                assert!(run(300).is_empty(), "it is not named any more");
             });
         }
     }
 
     #[test]
     fn captured_calls_publish_what_they_take_data_into_and_go_directly_later() {
-        for (n, blocks) in [(2, 2), (4, 2)] {
-            ranks(n, blocks, |comm, collectives, stream| {
+        for (n, does) in [(2, Does::Gather), (4, Does::Gather), (4, Does::Sum), (3, Does::SumInPlace)] {
+            ranks(n, 2, |comm, collectives, stream| {
                 let barrier = || comm.bootstrap().barrier().expect("all are there");
-                let [send, recv] = [PART, n * PART].map(|len| zeros(collectives, len));
+                let call = Call::new(does, collectives, stream);
                 stream.begin_capture().expect("a capture");
-                collectives.all_gather(&send, &recv, stream).expect("a call");
+                call.enqueue();
                 let graph = stream.end_capture().expect("a graph");
-                // SAFETY: the graph keeps what it uses.
-                let launch = |_: &DeviceSlice<u32>| unsafe { graph.launch(stream).expect("a launch") };
+                let expected = others(n, collectives.rank());
                 let mut round = 0;
                 // The first replays may take scratch.
                 let begin = Instant::now();
                 loop {
-                    assert!(begin.elapsed() < Duration::from_secs(60), "it never goes directly");
+                    assert!(begin.elapsed() < Duration::from_secs(60), "{does:?}: it never goes directly");
                     round += 100;
                     barrier();
-                    let directly = gather(collectives, stream, &recv, &launch, &send, round);
-                    let is_done = directly == others(n, collectives.rank());
-                    if collectives.rank.group.all(is_done).expect("all are there") {
+                    // SAFETY: the graph keeps what it uses.
+                    let directly = call.run(|| unsafe { graph.launch(stream).expect("a launch") }, round);
+                    if collectives.rank.group.all(directly == expected).expect("all are there") {
                         break;
                     }
                     thread::sleep(Duration::from_millis(2));
                 }
                 // Eager calls into the same memory go directly, too, and no longer when the graph is gone.
-                let call = |send: &DeviceSlice<u32>| {
-                    collectives.all_gather(send, &recv, stream).expect("a call");
-                };
                 barrier();
-                let directly = gather(collectives, stream, &recv, &call, &send, 1);
-                assert_eq!(directly, others(n, collectives.rank()));
+                assert_eq!(call.run(|| call.enqueue(), 1), expected);
                 drop(graph);
                 barrier();
-                assert!(gather(collectives, stream, &recv, &call, &send, 7).is_empty());
+                assert!(call.run(|| call.enqueue(), 7).is_empty());
             });
         }
     }

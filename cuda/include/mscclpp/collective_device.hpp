@@ -46,6 +46,7 @@
 #include "mscclpp/collective_group_device.hpp"
 #include "mscclpp/collective_ll128_device.hpp"
 #include "mscclpp/collective_ll16_device.hpp"
+#include "mscclpp/collective_results_device.hpp"
 #include "mscclpp/collective_rows_device.hpp"
 #include "mscclpp/collective_simple_device.hpp"
 #include "mscclpp/collective_sends_device.hpp"

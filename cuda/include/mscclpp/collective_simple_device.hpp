@@ -41,14 +41,25 @@
 namespace mscclpp {
 namespace detail {
 
+// Stores vector i of a result of `bytes` bytes for peer p: into this rank's slot at `results` of the scratch there, whose places
+// have room for a whole vector, or to results[p], and no further than the result goes.
+MSCCLPP_DEVICE_INLINE void storeResult(const CollectiveHandle& comm, uint64_t results, uint64_t stride, uint32_t rank,
+                                       uint32_t p, uint32_t, uint32_t i, Bytes16 v) {
+  store16(comm.scratch[p] + results + (rank < p ? rank : rank - 1) * stride + i * 16, v);
+}
+MSCCLPP_DEVICE_INLINE void storeResult(const CollectiveHandle&, uint8_t* const* results, uint64_t, uint32_t, uint32_t p,
+                                       uint32_t bytes, uint32_t i, Bytes16 v) {
+  storeVectorOf(results[p], bytes, i, v);
+}
+
 // Reduces `bytes` bytes of all ranks: this one's are at `own`, and those of the others at `first` in this rank's scratch,
-// `stride` apart, in the order of their slots. The result goes to `out`, and into this rank's slot at `results` of all peers'
-// scratch, unless that is 0. A thread has a vector of `AtOnce` ranks under way at once. Not inlined: its caller would have to
-// keep what it computes once in registers, which other loops need.
-template <class Words, uint32_t AtOnce>
+// `stride` apart, in the order of their slots. The result goes to `out`, and to all peers by storeResult, unless `results` is 0.
+// A thread has a vector of `AtOnce` ranks under way at once. Not inlined: its caller would have to keep what it computes once
+// in registers, which other loops need.
+template <class Words, uint32_t AtOnce, class Results>
 MSCCLPP_DEVICE_NOINLINE void reduceRanks(const CollectiveHandle& comm, const CollectiveCall& call, uint8_t* out,
                                          const uint8_t* own, uint32_t bytes, uint64_t first, uint64_t stride,
-                                         uint64_t results) {
+                                         Results results) {
   const uint32_t rank = comm.rank, ranks = comm.ranks, threads = threadsOfBlock();
   const uint8_t* const places = comm.scratch[rank] + first;
 #pragma unroll 1
@@ -77,7 +88,7 @@ MSCCLPP_DEVICE_NOINLINE void reduceRanks(const CollectiveHandle& comm, const Col
 #pragma unroll 1
     for (uint32_t n = 1; n < ranks; ++n) {
       const uint32_t p = rank + n < ranks ? rank + n : rank + n - ranks;
-      store16(comm.scratch[p] + results + (rank < p ? rank : rank - 1) * stride + i * 16, mine);
+      storeResult(comm, results, stride, rank, p, bytes, i, mine);
     }
   }
 }
@@ -194,22 +205,32 @@ struct Chunks {
     }
     signalAll(First, k, [&](uint32_t r) { return has(b.call.segments[r].sendBytes, k); }, b.call.inPlace);
   }
-  // Takes chunk k of each peer that sends one in this step.
-  template <class Words>
-  MSCCLPP_DEVICE_INLINE void takeFromAll(Signal step, uint32_t k) const {
+  // Takes chunk k of each peer that sends one in this step, but not where it `comes(p)` straight to where it belongs.
+  template <class Words, class Comes>
+  MSCCLPP_DEVICE_INLINE void takeFromAll(Signal step, uint32_t k, Comes comes) const {
     copyForPeers<Words::Reduces>(b, [&](uint32_t p) {
       const CollectiveSegment theirs = b.call.segments[p];
-      if (!has(theirs.recvBytes, k)) return PartCopy{};
+      if (!has(theirs.recvBytes, k) || comes(p)) return PartCopy{};
       return PartCopy{theirs.recv + offset(k), place(step, b.rank, p, k), length(theirs.recvBytes, k)};
     });
   }
-  // Reduces chunk k of all ranks. The result goes to this rank's message, and to all peers' places for results if `toAll`.
-  template <class Words, uint32_t AtOnce = RanksAtOnce>
-  MSCCLPP_DEVICE_INLINE void reduceOfAll(uint32_t k, bool toAll) const {
+  // Reduces chunk k of all ranks. The result goes to this rank's message, and where `results()` says: see reduceRanks.
+  template <class Words, uint32_t AtOnce = RanksAtOnce, class Results>
+  MSCCLPP_DEVICE_INLINE void reduceOfAll(uint32_t k, Results results) const {
     const CollectiveSegment own = b.call.segments[b.rank];
     const uint64_t at = offset(k);
     reduceRanks<Words, AtOnce>(b.comm, b.call, own.recv + at, own.send + at, length(own.recvBytes, k), offsetOf(First, 0, k),
-                               places * lanes * chunk(), toAll ? offsetOf(Results, 0, k) : 0);
+                               places * lanes * chunk(), results());
+  }
+  // The same, and the result goes to all peers' places for results.
+  template <class Words>
+  MSCCLPP_DEVICE_INLINE void reduceForAll(uint32_t k) const {
+    reduceOfAll<Words>(k, [&] { return offsetOf(Results, 0, k); });
+  }
+  // Takes the results of chunk k.
+  template <class Words>
+  MSCCLPP_DEVICE_INLINE void takeResults(uint32_t k) const {
+    takeFromAll<Words>(Results, k, [](uint32_t) { return false; });
   }
 
   // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for chunk k. A thread
@@ -267,7 +288,7 @@ MSCCLPP_DEVICE_INLINE void chunksOfTwo(const CollectiveBlock& b) {
       const uint32_t bytes = chunks.length(theirs.recvBytes, k);
       if constexpr (Words::Reduces) {
         if constexpr (Averages) {
-          chunks.reduceOfAll<Words, 2>(k, false);
+          chunks.reduceOfAll<Words, 2>(k, [] { return uint64_t{0}; });
         } else {
           chunks.reduceTwo<Words>(theirs.recv + at, theirs.send + at, bytes, k);
         }
@@ -349,9 +370,9 @@ MSCCLPP_DEVICE_INLINE void chunksOfMore(const CollectiveBlock& b) {
     failed = !chunks.waitForAll(Chunks::First, j, [&](uint32_t r) { return takes(r, j); }, afterPut);
     if (failed) break;
     if constexpr (!Words::Reduces) {
-      chunks.takeFromAll<Words>(Chunks::First, j);
+      chunks.takeFromAll<Words>(Chunks::First, j, [](uint32_t) { return false; });
     } else if (chunks.has(own.recvBytes, j)) {
-      chunks.reduceOfAll<Words>(j, false);
+      chunks.reduceOfAll<Words>(j, [] { return uint64_t{0}; });
     }
     if (credits) chunks.signalAll(Chunks::Credits, j, [&](uint32_t r) { return takes(r, j); });
   }
@@ -376,14 +397,11 @@ MSCCLPP_DEVICE_INLINE void exchangeSimple(const CollectiveHandle& comm, const Co
   chunksSimple<Words, OfTwo, Averages>(b);
 }
 
-// The all_reduce in two steps, by Simple; its segments are those of allReduceLl128.
-template <class Words>
-MSCCLPP_DEVICE_INLINE void allReduceSimple(const CollectiveHandle& comm, const CollectiveCall& call) {
-  CollectiveBlock b(comm, call, false);
-  if (!b.begin()) return;
-  b.countOthers();
-  const ChunkRole role(b);
-  const Chunks chunks(b, role.lane, role.lanes, CollectiveStepChunks);
+// The part of a block that has begun in the all_reduce in two steps; its segments are those of allReduceLl128. `Lane` is Chunks,
+// or a struct with its functions.
+template <class Words, class Lane>
+MSCCLPP_DEVICE_INLINE void reduceInTwoSteps(const CollectiveBlock& b, const ChunkRole& role, Lane chunks) {
+  const CollectiveCall& call = b.call;
   const CollectiveSegment own = call.segments[b.rank];
   uint64_t mostBytes = 0;
   for (uint32_t r = 0; r < b.ranks; ++r) {
@@ -392,7 +410,7 @@ MSCCLPP_DEVICE_INLINE void allReduceSimple(const CollectiveHandle& comm, const C
   const uint32_t most = chunks.count(mostBytes);
   bool failed = false;
   for (uint32_t k = 0; k < most + 2 && !failed; ++k) {
-    if (role.puts && k < most) chunks.putToAll<Words>(k);
+    if (role.puts && k < most) chunks.template putToAll<Words>(k);
     // A block that also puts is one chunk behind; at first it has none, as 0 wraps around.
     const uint32_t j = role.puts ? k - 1 : k;
     if (role.takes && j < most) {
@@ -400,7 +418,7 @@ MSCCLPP_DEVICE_INLINE void allReduceSimple(const CollectiveHandle& comm, const C
       const auto peers = [&](uint32_t) { return mine; };
       failed = !chunks.waitForAll(Chunks::First, j, peers);
       if (failed) break;
-      if (mine) chunks.reduceOfAll<Words>(j, true);
+      if (mine) chunks.template reduceForAll<Words>(j);
       chunks.signalAll(Chunks::Results, j, peers);
     }
     if (role.puts && k >= 2) {
@@ -408,10 +426,21 @@ MSCCLPP_DEVICE_INLINE void allReduceSimple(const CollectiveHandle& comm, const C
       failed = !chunks.waitForAll(Chunks::Results, last, [&](uint32_t r) {
         return chunks.has(call.segments[r].sendBytes, last);
       });
-      if (!failed) chunks.takeFromAll<Words>(Chunks::Results, last);
+      if (!failed) chunks.template takeResults<Words>(last);
     }
   }
   b.end(failed);
+}
+
+// The all_reduce in two steps, by Simple.
+template <class Words>
+MSCCLPP_DEVICE_INLINE void allReduceSimple(const CollectiveHandle& comm, const CollectiveCall& call) {
+  CollectiveBlock b(comm, call, false);
+  if (!b.begin()) return;
+  b.countOthers();
+  const ChunkRole role(b);
+  const Chunks chunks(b, role.lane, role.lanes, CollectiveStepChunks);
+  reduceInTwoSteps<Words>(b, role, chunks);
 }
 
 }  // namespace detail

@@ -270,8 +270,9 @@ impl Engine for OneNode {
     }
 
     #[cfg(all(test, feature = "cuda-ipc"))]
-    fn last_direct(&self, from: usize) -> Result<u64> {
-        let line = from as u64 * u64::from(self.layout.max_blocks);
+    fn last_direct(&self, from: usize, results: bool) -> Result<u64> {
+        let step = if results { self.handle.ranks as usize } else { 0 };
+        let line = (step + from) as u64 * u64::from(self.layout.max_blocks);
         let mut mode = [0u64];
         self.scratch.memory().read_params(self.layout.parts.signals + line * LINE + 8, &mut mode)?;
         Ok(mode[0])

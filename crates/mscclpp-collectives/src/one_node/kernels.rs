@@ -13,8 +13,8 @@ use crate::{
 /// The kernels of one of the sources.
 pub(crate) struct Kernels {
     /// The kernels by [`Form`] and [`WordOperation`]. Two ranks have none in two steps.
-    forms: [[Option<Kernel>; 5]; 5],
-    /// The kernel of [`Protocol::Direct`].
+    forms: [[Option<Kernel>; 5]; 6],
+    /// The kernel of [`Protocol::Direct`] that moves.
     direct: Kernel,
     /// The kernel of [`Protocol::Bulk`], where the device has bulk copies.
     bulk: Option<Kernel>,
@@ -40,6 +40,7 @@ enum Form {
     ExchangeSimple,
     AllReduceLl128,
     AllReduceSimple,
+    AllReduceDirect,
 }
 
 /// The operation on each word that comes: it is moved, reduced by any operation, or summed or averaged as numbers of one type.
@@ -52,8 +53,14 @@ pub(crate) enum WordOperation {
     F32Sum,
 }
 
-const FORMS: [&str; 5] =
-    ["exchange_ll16", "exchange_ll128", "exchange_simple", "all_reduce_ll128", "all_reduce_simple"];
+const FORMS: [&str; 6] = [
+    "exchange_ll16",
+    "exchange_ll128",
+    "exchange_simple",
+    "all_reduce_ll128",
+    "all_reduce_simple",
+    "all_reduce_direct",
+];
 const WORDS: [&str; 5] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum"];
 
 /// Those that are loaded, by device, whether they are for two ranks, and whether they overlap with other kernels.
@@ -105,7 +112,7 @@ impl Kernels {
     }
 
     fn load(module: &Module, of_two: bool) -> Result<Self> {
-        let mut forms: [[Option<Kernel>; 5]; 5] = Default::default();
+        let mut forms: [[Option<Kernel>; 5]; 6] = Default::default();
         for (form, kernels) in FORMS.iter().zip(&mut forms) {
             for (words, kernel) in WORDS.iter().zip(kernels) {
                 let in_two_steps = form.starts_with("all_reduce");
@@ -169,7 +176,8 @@ impl Kernels {
             (Protocol::Ll128, true) => Form::AllReduceLl128,
             (Protocol::Simple, false) => Form::ExchangeSimple,
             (Protocol::Simple, true) => Form::AllReduceSimple,
-            (Protocol::Direct, _) => return Ok(&self.direct),
+            (Protocol::Direct, false) => return Ok(&self.direct),
+            (Protocol::Direct, true) => Form::AllReduceDirect,
             (Protocol::Bulk, _) => {
                 let none = || Error::InvalidArgument("this device has no bulk copies".to_owned());
                 return self.bulk.as_ref().ok_or_else(none);

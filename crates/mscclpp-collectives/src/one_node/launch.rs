@@ -132,12 +132,15 @@ impl OneNode {
         stream: &Stream,
     ) -> Result<Option<Places>> {
         let registry = &rank.registry;
-        let moves = plan.op.is_none() && !selection.two_steps;
+        let results = selection.two_steps;
         let (publishes, ready) = match selection.protocol {
             // All ranks do what is said to them, so nothing is named that may not be ready.
             Protocol::Bulk => (false, true),
-            Protocol::Simple | Protocol::Direct if moves && !self.is_among_nodes() => {
-                let captured = stream.is_capturing()?;
+            Protocol::Simple | Protocol::Direct
+                if (plan.op.is_none() || results) && !self.is_among_nodes() =>
+            {
+                // Captured calls that move may go directly later, even if they publish nothing themselves.
+                let captured = stream.is_capturing()? && (registry.captures() || !results);
                 if selection.protocol == Protocol::Simple && !captured && !registry.is_used() {
                     return Ok(None);
                 }
@@ -146,7 +149,7 @@ impl OneNode {
             }
             _ => return Ok(None),
         };
-        Ok(Some(registry.places(&plan.segments, rank.rank(), publishes, ready)))
+        Ok(Some(registry.places(&plan.segments, rank.rank(), results, publishes, ready)))
     }
 
     pub(super) fn collective_call(

@@ -123,10 +123,10 @@ pub(crate) trait Engine: Send + Sync {
         Err(no_rows())
     }
 
-    /// The number of the last call in which the first lane from a rank came directly: see D8 in
+    /// The number of the last call in which the first lane from a rank came directly, or its `results` did: see D8 in
     /// `collective_direct_device.hpp`.
     #[cfg(all(test, feature = "cuda-ipc"))]
-    fn last_direct(&self, _from: usize) -> Result<u64> {
+    fn last_direct(&self, _from: usize, _results: bool) -> Result<u64> {
         Ok(0)
     }
 

@@ -213,22 +213,24 @@ impl Registry {
         std::mem::take(&mut *self.commands.lock())
     }
 
-    /// The places of the data that comes to `rank` from each peer. `publishes`: what has no segment gets one. `ready`: only
-    /// those that all peers have mapped.
+    /// The places of the data that comes to `rank` from each peer. `results`: it is what the peer has made of what this rank
+    /// sends to it. `publishes`: what has no segment gets one. `ready`: only those that all peers have mapped.
     pub(crate) fn places(
         self: &Arc<Self>,
         segments: &[CallSegment],
         rank: usize,
+        results: bool,
         publishes: bool,
         ready: bool,
     ) -> Places {
         let mut found = Places { places: [CollectivePlace::NONE; MAX_RANKS], segments: Vec::new() };
         for (p, CallSegment { recv, recv_bytes, .. }) in segments.iter().copied().enumerate() {
-            // D2: nothing is sent from any of it. Peers map memory by pages, so an address that is a multiple of 16 here is one
-            // there.
-            let sends = segments
-                .iter()
-                .any(|segment| overlap((recv, recv_bytes), (segment.send, segment.send_bytes)));
+            // D2: nothing is sent from any of it, but what a result takes the place of. Peers map memory by pages, so an address
+            // that is a multiple of 16 here is one there.
+            let sends = segments.iter().enumerate().any(|(to, segment)| {
+                let is_replaced = results && to == p && segment.send == recv;
+                !is_replaced && overlap((recv, recv_bytes), (segment.send, segment.send_bytes))
+            });
             if p == rank || recv_bytes == 0 || sends || !recv.0.is_multiple_of(16) {
                 continue;
             }
@@ -419,7 +421,7 @@ mod tests {
             segments[1].recv_bytes = bytes;
             segments[0].send = DevicePtr(sent_from);
             segments[0].send_bytes = 64;
-            let place = registry.places(&segments, 0, false, false).places[1];
+            let place = registry.places(&segments, 0, false, false, false).places[1];
             (place != CollectivePlace::NONE).then(|| {
                 assert_eq!(place.segment, 1);
                 place.offset
@@ -442,6 +444,28 @@ mod tests {
         assert_eq!(place(64, 128, here), Some(64));
         segment.end();
         assert_eq!(place(0, 1000, 8), None);
+    }
+
+    #[test]
+    fn a_result_takes_the_place_of_what_was_sent_for_it_and_of_nothing_else() {
+        let (registry, _segment, memory) = registry();
+        let has_place = |results: bool, to_peer: u64, to_other: u64| {
+            let mut segments = [CallSegment::NONE; 3];
+            for (segment, offset) in segments[1..].iter_mut().zip([to_peer, to_other]) {
+                segment.send = memory.ptr().add(offset);
+                segment.send_bytes = 128;
+            }
+            segments[1].recv = memory.ptr().add(64);
+            segments[1].recv_bytes = 128;
+            registry.places(&segments, 0, results, false, false).places[1] != CollectivePlace::NONE
+        };
+        assert!(has_place(true, 64, 192));
+        assert!(has_place(true, 1024, 192));
+        for (results, to_peer, to_other) in
+            [(false, 64, 192), (true, 48, 192), (true, 80, 192), (true, 64, 176), (true, 1024, 64)]
+        {
+            assert!(!has_place(results, to_peer, to_other), "{results} {to_peer} {to_other}");
+        }
     }
 
     #[test]
@@ -470,9 +494,9 @@ mod tests {
         let mut segments = [CallSegment::NONE; 2];
         segments[1].recv = memory.ptr();
         segments[1].recv_bytes = 4096;
-        let place = |publishes| registry.places(&segments, 0, publishes, false).places[1];
+        let place = |publishes| registry.places(&segments, 0, false, publishes, false).places[1];
         assert_eq!(place(false), CollectivePlace::NONE);
-        let found = registry.places(&segments, 0, true, false);
+        let found = registry.places(&segments, 0, false, true, false);
         assert_ne!(found.places[1], CollectivePlace::NONE);
         assert_eq!(found.places[1], place(true), "it is published once");
         drop(memory);

@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod sums;
+
 use crate::support::{Told, builder, ranks, slice, zeros};
 use mscclpp::{ErrorKind, Gpu, Platform, gpu::Graph};
 use mscclpp_collectives::{Collectives, DeviceSlice, Protocol, Published, Selection};

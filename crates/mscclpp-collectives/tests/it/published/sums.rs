@@ -30,7 +30,7 @@ const MARGIN: u64 = 64;
 fn given(data_type: DataType, count: u64, rank: usize, round: u32) -> Vec<u8> {
     let number = |i: u64| {
         let word = (i ^ (rank as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(round);
-        let small = (word >> 20) as u8 as f32 / 8.0 - 10.0;
+        let small = f32::from((word >> 20) as u8) / 8.0 - 10.0;
         match data_type {
             DataType::F32 => (small * 0.1).to_le_bytes().to_vec(),
             DataType::F16 => half::f16::from_f32(small).to_le_bytes().to_vec(),

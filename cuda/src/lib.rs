@@ -189,8 +189,9 @@ pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_ch
 pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", newer);
 
 /// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value. Instead of the second,
-/// `move_messages` takes a `CollectiveSends`, `move_many_messages` a `CollectiveManySends`, `exchange_direct_move` a
-/// `CollectiveDirectCall`, those of `reduce_group` a `CollectiveGroup`, and those of `moves` a `CollectiveMoves`.
+/// `move_messages` takes a `CollectiveSends`, `move_many_messages` a `CollectiveManySends`, `exchange_direct_move` and those of
+/// `all_reduce_direct` a `CollectiveDirectCall`, those of `reduce_group` a `CollectiveGroup`, and those of `moves` a
+/// `CollectiveMoves`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic

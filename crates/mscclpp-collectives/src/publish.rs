@@ -19,13 +19,13 @@ pub struct Published(Option<Arc<Segment>>);
 impl Collectives {
     /// Publishes `buffer`, so that peers may write into it. Unlike [`Collectives::register`], this concerns this rank alone:
     /// others need not publish anything, and it does not wait for them. A thread in the background does the work, which takes
-    /// milliseconds. From then on large calls that move and do not reduce, and that take what comes in this memory, get
-    /// it straight from those that send it. Until then, and if a peer cannot map it, what comes is copied out of the
-    /// scratch, as ever.
+    /// milliseconds. From then on large calls that take what comes in this memory get it straight from those that send it, if
+    /// they move and do not reduce, or are an `all_reduce` among more than two ranks. Until then, and if a peer cannot map
+    /// it, what comes is copied out of the scratch, as ever.
     ///
-    /// A call finds its memory by itself, at any multiple of 16 bytes, if nothing that the call sends overlaps it. It may be
-    /// published while a stream is being captured. Captured calls publish what they need by themselves, unless
-    /// `MSCCLPP_GRAPH_REGISTER=0`.
+    /// A call finds its memory by itself, at any multiple of 16 bytes, if nothing that the call sends overlaps it; an
+    /// `all_reduce` may also be in place. It may be published while a stream is being captured. Captured calls publish
+    /// what they need by themselves, unless `MSCCLPP_GRAPH_REGISTER=0`.
     ///
     /// Up to 256 memories of a rank are published at a time, captured ones included. Further ones change nothing, and so does
     /// this call between nodes.
@@ -162,7 +162,7 @@ mod tests {
         });
     }
 
-    /// What a call does.
+    /// The kinds of calls.
     #[derive(Debug, Clone, Copy)]
     enum Does {
         Gather,

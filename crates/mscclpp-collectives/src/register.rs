@@ -36,10 +36,11 @@ impl Collectives {
     /// Registers `buffer` on all ranks together, so that peers may write into it. Every rank makes this call, in the same
     /// order as all others, with a buffer of its own; lengths may differ. It blocks until all do.
     ///
-    /// Nothing need be registered: it makes large calls faster that move and do not reduce, and that take what comes
-    /// in registered memory. What comes is then not copied out of the scratch. A call finds its memory by itself, at
-    /// any offset. Where that does not lie in registered memory whole, is none of a multiple of 16 bytes for each
-    /// peer, or overlaps what the same call sends, this rank takes what comes as ever, whatever the other ranks do.
+    /// Nothing need be registered: it makes large calls faster that take what comes in registered memory, if they move and do
+    /// not reduce, or are an `all_reduce` among more than two ranks. What comes is then not copied out of the scratch. A
+    /// call finds its memory by itself, at any offset. Where that does not lie in registered memory whole, is none of a
+    /// multiple of 16 bytes for each peer, or overlaps what the same call sends (but an `all_reduce` may be in place), this
+    /// rank takes what comes as ever, whatever the other ranks do.
     ///
     /// [`Collectives::publish`] does the same for one rank, without waiting for others, and captured calls do it by
     /// themselves. This call is for programs that want the next call to go directly, or to know that no rank had an

@@ -9,12 +9,13 @@
 // the others before.
 //
 // A lane of these exchanges has the places, signals and credits of Simple. So a rank may launch this kernel where a peer
-// launches that of Simple: see D8.
+// launches that of Simple: see D8. The results of an all_reduce go directly by the same rules: collective_results_device.hpp.
 //
 //   D1. Nobody writes into a rank's receive memory before its kernel for this call has begun: only that kernel says where
 //       the place is. So what came before in its stream is complete, and has neither to be read nor written any more.
 //   D2. A place is named only if no part of it is memory that this rank's kernel sends from, or copies from. (The host
-//       compares the addresses. What of a call in place overlaps goes through the ring.)
+//       compares the addresses. What of a call in place overlaps goes through the ring.) The place for a peer's results may
+//       be, byte for byte, the memory of the numbers that this rank sends to be reduced to them: see there.
 //   D3. The block that puts a lane's chunks signals behind the last one, with release behind a barrier of the block. The block
 //       of the peer that takes the lane's waits for that, with acquire, before it ends. So when the receiver's kernel is
 //       complete, all is there, and nobody writes into its memory any more.

@@ -1,11 +1,16 @@
 // The all_reduce in two steps by Simple, whose results go straight into the receive memory of the peers that have published it.
 // For the library's own use.
 //
-// It has the lanes, places, signals and steps of allReduceSimple, so it may meet that kernel (D8). What differs is where a
-// reducing block stores a result: at the place that the peer has said, if it has said one, or else in the ring. The
-// signals stay, and with them R3: a rank that is sent results directly still waits for each of their chunks, and only
-// does not copy it. The word by which a sender says that a lane goes directly (D8) is behind that of the lane's signals for
-// results.
+// It has the lanes, places, signals and steps of allReduceSimple, so a peer may launch that kernel (D8). What differs is where
+// the block that reduces stores a chunk of results: at the place that the peer has said, if it has said one, and otherwise in
+// the ring. Either way it signals the chunk behind a barrier, with release, and the peer's block that puts waits for that with
+// acquire (D3). So R3 holds as it stands; only the copy out of the ring is left out. The word by which a sender says that
+// its lane goes directly (D8) is behind that of the lane's signals for results.
+//
+// In place (D2), a place may be the memory of the numbers that its rank sends to be reduced to these results. Chunk k of both
+// is the same bytes, of the same lane. One block of the rank reads it, the one that puts it, and nothing else of the
+// rank's kernel does. It signals the chunk, with release behind a barrier, when it has read it; and the peer stores the
+// result after it has acquired that signal, which it needs to make the result.
 
 #ifndef MSCCLPP_COLLECTIVE_RESULTS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_RESULTS_DEVICE_HPP_
@@ -19,7 +24,7 @@ namespace detail {
 
 // A lane of an all_reduce of which some results go directly. Each thread has the part of one peer, that of its own number.
 struct ResultsLane : Chunks {
-  // `at`: where the result of the chunk in hand goes. `comes`: whether the peer's results come directly.
+  // `at`: where the results of a chunk go that is reduced next. `comes`: whether the peer's results come directly.
   DirectTargets& targets;
   // The place for this rank's results at this thread's peer, or null.
   uint8_t* const direct;

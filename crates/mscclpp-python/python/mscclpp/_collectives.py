@@ -253,7 +253,8 @@ class Collectives(OnDevice):
         return collectives
 
     def register(self, x: Any, *, symmetric: bool = False) -> Registration:
-        """Let the other ranks write directly into `x` in large calls that move data and do not reduce.
+        """Let the other ranks write directly into `x` in large calls that move data and do not reduce, and in large ones of
+        `all_reduce` among more than two ranks.
 
         All ranks call it, each with an array of its own in device memory. `symmetric` promises that in each call all
         ranks receive at the same offset of the arrays that they registered together; then copy engines carry out the

@@ -321,7 +321,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
         """Let the other ranks write straight into the memory that a `torch.cuda.MemPool` has now, in large calls that move
-        data and do not reduce. It concerns this rank alone, and does not wait. `symm` changes nothing.
+        data and do not reduce, and in large all-reduces among more than two ranks. It concerns this rank alone, and
+        does not wait. `symm` changes nothing.
         """
         segments = [(segment["address"], segment["total_size"]) for segment in pool.snapshot()]
         self._pools[pool.id] = segments

@@ -139,7 +139,7 @@ impl OneNode {
             Protocol::Simple | Protocol::Direct
                 if (plan.op.is_none() || results) && !self.is_among_nodes() =>
             {
-                // Captured calls that move may go directly later, even if they publish nothing themselves.
+                // With MSCCLPP_GRAPH_REGISTER=0, captured calls that move still go directly if something is published later.
                 let captured = stream.is_capturing()? && (registry.captures() || !results);
                 if selection.protocol == Protocol::Simple && !captured && !registry.is_used() {
                     return Ok(None);

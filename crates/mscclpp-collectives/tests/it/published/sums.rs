@@ -122,7 +122,7 @@ fn results_go_into_memory_that_ranks_publish_as_they_like() {
 #[ignore = "takes minutes: ci/run.sh collectives"]
 fn results_go_into_published_memory_for_long() {
     for n in [3, 5, 8] {
-        publish_at_random(n, 1000);
+        publish_at_random(n, 200);
     }
 }
 

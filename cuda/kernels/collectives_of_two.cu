@@ -3,19 +3,22 @@
 
 #include "mscclpp/collective_device.hpp"
 #include "mscclpp/collective_moves_device.hpp"
+#include "mscclpp/collective_reduces_device.hpp"
 
 using namespace mscclpp;
 
-#define KERNELS(NAME, FORM)                                                                    \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords, true>)                \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords, true>)            \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f16_sum, detail::FORM<detail::SumWords<ReduceF16>, true>)   \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::SumWords<ReduceBf16>, true>) \
-  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::SumWords<ReduceF32>, true>)
+#define REDUCING_KERNELS(KERNEL, NAME, FORM)                                \
+  KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords, true>)            \
+  KERNEL(NAME##_f16_sum, detail::FORM<detail::SumWords<ReduceF16>, true>)   \
+  KERNEL(NAME##_bf16_sum, detail::FORM<detail::SumWords<ReduceBf16>, true>) \
+  KERNEL(NAME##_f32_sum, detail::FORM<detail::SumWords<ReduceF32>, true>)
+#define EXCHANGE_KERNELS(NAME, FORM)                                            \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords, true>) \
+  REDUCING_KERNELS(MSCCLPP_COLLECTIVE_KERNEL, NAME, FORM)
 
-KERNELS(exchange_ll16, exchangeLl16)
-KERNELS(exchange_ll128, exchangeLl128)
-KERNELS(exchange_simple, exchangeSimple)
+EXCHANGE_KERNELS(exchange_ll16, exchangeLl16)
+EXCHANGE_KERNELS(exchange_ll128, exchangeLl128)
+EXCHANGE_KERNELS(exchange_simple, exchangeSimple)
 MSCCLPP_COLLECTIVE_KERNEL(exchange_simple_f16_avg, detail::exchangeSimple<detail::SumWords<ReduceF16>, true, true>)
 MSCCLPP_COLLECTIVE_KERNEL(exchange_simple_bf16_avg, detail::exchangeSimple<detail::SumWords<ReduceBf16>, true, true>)
 MSCCLPP_COLLECTIVE_KERNEL(exchange_simple_f32_avg, detail::exchangeSimple<detail::SumWords<ReduceF32>, true, true>)
@@ -23,10 +26,7 @@ MSCCLPP_COLLECTIVE_KERNEL(exchange_simple_f32_avg, detail::exchangeSimple<detail
 MSCCLPP_DIRECT_KERNEL(exchange_direct_move, true)
 
 // Several small calls that reduce, by LL16.
-MSCCLPP_GROUP_KERNEL(reduce_group_any, detail::reduceGroup<detail::ReduceAnyWords, true>)
-MSCCLPP_GROUP_KERNEL(reduce_group_f16_sum, detail::reduceGroup<detail::SumWords<ReduceF16>, true>)
-MSCCLPP_GROUP_KERNEL(reduce_group_bf16_sum, detail::reduceGroup<detail::SumWords<ReduceBf16>, true>)
-MSCCLPP_GROUP_KERNEL(reduce_group_f32_sum, detail::reduceGroup<detail::SumWords<ReduceF32>, true>)
+REDUCING_KERNELS(MSCCLPP_GROUP_KERNEL, reduce_group, reduceGroup)
 
 // Messages between pairs of ranks.
 MSCCLPP_KERNEL_OF(CollectiveSends, move_messages, detail::moveMessages)
@@ -36,3 +36,6 @@ MSCCLPP_KERNEL_OF(CollectiveManySends, move_many_messages, detail::moveMessages)
 MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<true>)
 MSCCLPP_MOVES_KERNEL(moves_ll128, detail::movesLl128<true>)
 MSCCLPP_MOVES_KERNEL(moves_simple, detail::movesSimple<true>)
+
+// Several large calls that reduce.
+REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, reducesSimple)

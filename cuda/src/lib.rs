@@ -54,6 +54,10 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_ll16_device.hpp", include_str!("../include/mscclpp/collective_ll16_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
     (
+        "mscclpp/collective_reduces_device.hpp",
+        include_str!("../include/mscclpp/collective_reduces_device.hpp"),
+    ),
+    (
         "mscclpp/collective_results_device.hpp",
         include_str!("../include/mscclpp/collective_results_device.hpp"),
     ),
@@ -190,8 +194,8 @@ pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channe
 
 /// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value. Instead of the second,
 /// `move_messages` takes a `CollectiveSends`, `move_many_messages` a `CollectiveManySends`, `exchange_direct_move` and those of
-/// `all_reduce_direct` a `CollectiveDirectCall`, those of `reduce_group` a `CollectiveGroup`, and those of `moves` a
-/// `CollectiveMoves`.
+/// `all_reduce_direct` a `CollectiveDirectCall`, those of `reduce_group` a `CollectiveGroup`, and those of `moves`,
+/// `reduces` and `all_reduces` a `CollectiveMoves`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic

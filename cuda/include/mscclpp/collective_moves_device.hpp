@@ -250,6 +250,83 @@ struct MovesCall {
   }
 };
 
+// The parts of a lane's chunks, in calls by Simple.
+struct PartsOfChunks {
+  const CollectiveMoves& all;
+  const Chunks& chunks;
+
+  // The stretch of a part that is in a chunk: where it begins in the part and in the chunk, and its bytes.
+  struct Stretch {
+    uint64_t from;
+    uint32_t at, bytes;
+  };
+
+  MSCCLPP_DEVICE_INLINE PartsOfChunks(const CollectiveMoves& all, const Chunks& chunks) : all(all), chunks(chunks) {}
+
+  // The most chunks of this lane in a message to or from any rank.
+  MSCCLPP_DEVICE_INLINE uint32_t count() const {
+    uint64_t mostBytes = 0;
+    for (uint32_t r = 0; r < chunks.b.ranks; ++r) {
+      const CollectiveSegment ends = all.call.segments[r];
+      if (ends.sendBytes > mostBytes) mostBytes = ends.sendBytes;
+      if (ends.recvBytes > mostBytes) mostBytes = ends.recvBytes;
+    }
+    return chunks.count(mostBytes);
+  }
+  // Calls `copy(call)` for each call that may have a part in chunk k.
+  template <class Copy>
+  MSCCLPP_DEVICE_INLINE void forCalls(uint32_t k, Copy copy) const {
+    const uint64_t first = chunks.offset(k), end = first + chunks.chunk();
+    uint32_t c = 0;
+#pragma unroll 1
+    while (c < all.count && MovesCall::endOf(all, c) <= first) ++c;
+#pragma unroll 1
+    for (; c < all.count + all.pairs; ++c) {
+      const MovesCall part(all, chunks.b.ranks, c);
+      if (part.begin < end) copy(part);
+    }
+  }
+  // The stretch in chunk k of a part of `bytes` bytes, at `begin` in the message.
+  MSCCLPP_DEVICE_INLINE Stretch stretch(uint32_t k, uint64_t begin, uint64_t bytes) const {
+    const uint64_t first = chunks.offset(k), last = first + chunks.chunk(), end = begin + bytes;
+    const uint64_t from = begin < first ? first : begin, to = end < last ? end : last;
+    if (from >= to) return Stretch{0, 0, 0};
+    return Stretch{from - begin, static_cast<uint32_t>(from - first), static_cast<uint32_t>(to - from)};
+  }
+  // Puts the parts of chunk k at each peer.
+  template <bool ByTurns>
+  MSCCLPP_DEVICE_INLINE void put(uint32_t k) const {
+    forCalls(k, [&](const MovesCall& call) {
+      copyForPeers<ByTurns>(chunks.b, [&](uint32_t p) {
+        const Stretch it = stretch(k, call.sendBegin(p), call.sendBytes(p));
+        return PartCopy{chunks.place(Chunks::First, p, chunks.b.rank, k) + it.at, call.moves[p].send + it.from, it.bytes};
+      });
+    });
+  }
+  // Takes the parts of chunk k of each peer.
+  template <bool ByTurns>
+  MSCCLPP_DEVICE_INLINE void take(Chunks::Signal step, uint32_t k) const {
+    forCalls(k, [&](const MovesCall& call) {
+      copyForPeers<ByTurns>(chunks.b, [&](uint32_t p) {
+        const Stretch it = stretch(k, call.recvBegin(p), call.recvBytes(p));
+        return PartCopy{call.moves[p].recv + it.from, chunks.place(step, chunks.b.rank, p, k) + it.at, it.bytes};
+      });
+    });
+  }
+};
+
+// The role of a block in several calls by Simple. Between two ranks each block is a lane.
+template <bool OfTwo>
+MSCCLPP_DEVICE_INLINE ChunkRole roleInCalls(const CollectiveBlock& b) {
+  ChunkRole role(b);
+  if constexpr (OfTwo) {
+    role.lane = b.block;
+    role.lanes = b.blocks;
+    role.puts = role.takes = true;
+  }
+  return role;
+}
+
 // Calls that move, by Simple, with credits (R2): ranks may give each other less than others do. Blocks have at least as
 // many threads as there are ranks.
 template <bool OfTwo = false>
@@ -258,47 +335,12 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
   CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
   b.countOthers();
-  ChunkRole role(b);
-  if constexpr (OfTwo) {
-    // Each block is a lane.
-    role.lane = b.block;
-    role.lanes = b.blocks;
-    role.puts = role.takes = true;
-  }
+  const ChunkRole role = roleInCalls<OfTwo>(b);
   const Chunks chunks(b, role.lane, role.lanes);
+  const PartsOfChunks parts(all, chunks);
   const auto puts = [&](uint32_t r, uint32_t k) { return chunks.has(call.segments[r].sendBytes, k); };
   const auto takes = [&](uint32_t r, uint32_t k) { return chunks.has(call.segments[r].recvBytes, k); };
-  // Calls `copy(call)` for each call that may have a part in chunk k.
-  const auto forCalls = [&](uint32_t k, auto copy) {
-    const uint64_t first = chunks.offset(k), end = first + chunks.chunk();
-    uint32_t c = 0;
-#pragma unroll 1
-    while (c < all.count && MovesCall::endOf(all, c) <= first) ++c;
-#pragma unroll 1
-    for (; c < all.count + all.pairs; ++c) {
-      const MovesCall part(all, b.ranks, c);
-      if (part.begin < end) copy(part);
-    }
-  };
-  // The stretch of a part that is in a chunk: where it begins in the part and in the chunk, and its bytes.
-  struct Stretch {
-    uint64_t from;
-    uint32_t at, bytes;
-  };
-  // The stretch in chunk k of a part of `bytes` bytes, at `begin` in the message.
-  const auto stretch = [&](uint32_t k, uint64_t begin, uint64_t bytes) {
-    const uint64_t first = chunks.offset(k), last = first + chunks.chunk(), end = begin + bytes;
-    const uint64_t from = begin < first ? first : begin, to = end < last ? end : last;
-    if (from >= to) return Stretch{0, 0, 0};
-    return Stretch{from - begin, static_cast<uint32_t>(from - first), static_cast<uint32_t>(to - from)};
-  };
-  uint64_t mostBytes = 0;
-  for (uint32_t r = 0; r < b.ranks; ++r) {
-    const CollectiveSegment ends = call.segments[r];
-    if (ends.sendBytes > mostBytes) mostBytes = ends.sendBytes;
-    if (ends.recvBytes > mostBytes) mostBytes = ends.recvBytes;
-  }
-  const uint32_t most = chunks.count(mostBytes);
+  const uint32_t most = parts.count();
   // A block that also puts takes a chunk one step later.
   const uint32_t behind = role.puts ? 1 : 0;
   bool failed = false;
@@ -308,20 +350,15 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
         failed = !chunks.waitForAll(Chunks::Credits, k - CollectiveChunks, [&](uint32_t r) { return puts(r, k); });
         if (failed) break;
       }
-      forCalls(k, [&](const MovesCall& call) {
-        copyForPeers<false>(b, [&](uint32_t p) {
-          const Stretch it = stretch(k, call.sendBegin(p), call.sendBytes(p));
-          return PartCopy{chunks.place(Chunks::First, p, b.rank, k) + it.at, call.moves[p].send + it.from, it.bytes};
-        });
-      });
+      parts.put<false>(k);
       chunks.signalAll(Chunks::First, k, [&](uint32_t r) { return puts(r, k); }, call.inPlace);
     }
     if (!role.takes) continue;
     if (takes(b.rank, k)) {
-      forCalls(k, [&](const MovesCall& call) {
+      parts.forCalls(k, [&](const MovesCall& call) {
         const CollectiveMove& own = call.moves[b.rank];
         if (own.send == own.recv) return;
-        const Stretch it = stretch(k, call.recvBegin(b.rank), call.recvBytes(b.rank));
+        const PartsOfChunks::Stretch it = parts.stretch(k, call.recvBegin(b.rank), call.recvBytes(b.rank));
         copyByWarps(PartCopy{own.recv + it.from, own.send + it.from, it.bytes});
       });
     }
@@ -330,12 +367,7 @@ MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const Colle
     const bool afterPut = call.inPlace && !role.puts;
     failed = !chunks.waitForAll(Chunks::First, j, [&](uint32_t r) { return takes(r, j); }, afterPut);
     if (failed) break;
-    forCalls(j, [&](const MovesCall& call) {
-      copyForPeers<false>(b, [&](uint32_t p) {
-        const Stretch it = stretch(j, call.recvBegin(p), call.recvBytes(p));
-        return PartCopy{call.moves[p].recv + it.from, chunks.place(Chunks::First, b.rank, p, j) + it.at, it.bytes};
-      });
-    });
+    parts.take<false>(Chunks::First, j);
     chunks.signalAll(Chunks::Credits, j, [&](uint32_t r) { return takes(r, j); });
   }
   b.end(failed);

@@ -1,9 +1,10 @@
 //! Several calls in one launch.
 
-use mscclpp::{DevicePtr, LaunchConfig};
+use mscclpp::{DevicePtr, Kernel, LaunchConfig};
 
 use crate::{
     DataType, Kind, Protocol, ReduceOp, Result,
+    choice::{Possible, Selection},
     handle::{
         CollectiveGroup, CollectiveMoves, MAX_RANKS, MOVE_CALLS, MOVES, Move, PARTS, Part, Segment, TO_ALL,
     },
@@ -13,12 +14,14 @@ use crate::{
 
 use super::{engine::OneNode, kernels::WordOperation};
 
-/// The most bytes that a rank sends to all others for calls that reduce and go together. Up to there LL16 takes no longer than
-/// several calls by LL128.
-const MOST_REDUCED: u64 = 256 << 10;
-/// The most bytes that a rank sends to another for calls that move and go together, if all ranks know their sizes: kernels count
-/// them with 32 bits.
-const MOST_MOVED: u64 = 1 << 30;
+/// The most bytes that a rank sends to all others for calls that reduce and go together by LL16. Up to there LL16 takes no longer
+/// than several calls by LL128.
+const MOST_BY_PACKETS: u64 = 256 << 10;
+/// The most bytes that a rank sends to all others for a small call that reduces. At least eight of these go together by LL16.
+const MOST_OF_SMALL: u64 = MOST_BY_PACKETS / 8;
+/// The most bytes that a rank sends to another for calls that go together, if all ranks know their sizes: kernels count them with
+/// 32 bits.
+const MOST_TO_ANOTHER: u64 = 1 << 30;
 
 impl OneNode {
     /// Puts exchanges into the stream in their [`order`], and those that go together in one launch. Order and launches depend
@@ -48,18 +51,20 @@ impl OneNode {
         asked.sort_by_key(|exchange| order(exchange, moves(exchange)));
         let mut rest = &*asked;
         while let Some(first) = rest.first() {
-            let together = match moves(first) {
-                true => moved_together(rest, ranks, moves),
-                false => self.reduced_together(rest),
+            let (together, by_packets) = match moves(first) {
+                true => (in_one_message(rest, ranks, moves), false),
+                false => self.reduced_together(rest, ranks),
             };
             let (next, others) = rest.split_at(together);
             rest = others;
-            let done = match (next.len(), moves(first)) {
-                (1, _) => false,
+            let done = match (next.len(), moves(first), by_packets) {
+                (1, ..) => false,
                 // SAFETY: the caller's promise.
-                (_, true) => unsafe { self.move_together(rank, next, call)? },
+                (_, true, _) => unsafe { self.move_together(rank, next, call)? },
                 // SAFETY: the caller's promise.
-                (_, false) => unsafe { self.reduce_together(rank, next, call)? },
+                (_, false, true) => unsafe { self.reduce_by_packets(rank, next, call)? },
+                // SAFETY: the caller's promise.
+                (_, false, false) => unsafe { self.reduce_by_chunks(rank, next, call).map(|()| true)? },
             };
             if done {
                 continue;
@@ -72,7 +77,7 @@ impl OneNode {
         Ok(())
     }
 
-    /// Puts exchanges that [move together](moved_together) into the stream, unless it is better that they go directly. Returns
+    /// Puts exchanges that [move together](in_one_message) into the stream, unless it is better that they go directly. Returns
     /// whether it did.
     ///
     /// # Safety
@@ -84,7 +89,6 @@ impl OneNode {
         call: &Call<'_>,
     ) -> Result<bool> {
         let ranks = rank.n_ranks();
-        let units = |plan: &Plan, unit: u64| plan.most_bytes.unwrap_or(0).div_ceil(unit);
         let pairs = asked.iter().filter(|exchange| is_of_pairs(exchange)).count();
         // The bytes of a message of whole units, without the parts whose sizes only pairs of ranks know.
         let bytes_by = |unit: u64| asked.iter().map(|(_, plan)| units(plan, unit)).sum::<u64>() * unit;
@@ -109,25 +113,62 @@ impl OneNode {
         let Some((kernel, unit)) = self.kernels.of_moves(selection.protocol) else { return Ok(false) };
 
         plan.most_bytes = most_bytes(unit);
-        let mut collective = self.collective_call(rank, &plan, selection, [0; 2]);
+        let plans: Vec<&Plan> = asked.iter().map(|(_, plan)| plan).collect();
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe {
+            self.launch_parts(
+                rank,
+                &plan,
+                plans.split_at(plans.len() - pairs),
+                unit,
+                (kernel, selection),
+                call,
+            )?
+        };
+        Ok(true)
+    }
+
+    /// Launches a kernel that takes a [`CollectiveMoves`], with the parts of plans of which all ranks know the sizes, and of those
+    /// whose sizes only pairs of ranks know. `plan` is that of all of them together.
+    ///
+    /// # Safety
+    /// The kernel takes such parts, counted in `unit` bytes. The memory is as [`Self::exchange_in_few_launches`] says.
+    unsafe fn launch_parts(
+        &self,
+        rank: &RankState,
+        plan: &Plan,
+        (of_all, of_pairs): (&[&Plan], &[&Plan]),
+        unit: u64,
+        (kernel, selection): (&Kernel, Selection),
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let ranks = rank.n_ranks();
+        let mut collective = self.collective_call(rank, plan, selection, [0; 2]);
         let mut moves = [Move::NONE; MOVES];
         let mut ends = [0; MOVE_CALLS];
         let mut begin = 0;
-        let (of_all, of_pairs) = asked.split_at(asked.len() - pairs);
-        for (c, (_, plan)) in of_all.iter().enumerate() {
+        // What is in place on this rank is not moved.
+        let stays = |r: usize, segment: &Segment| {
+            plan.op.is_none() && r == rank.rank() && segment.send == segment.recv
+        };
+        for (c, plan) in of_all.iter().enumerate() {
             for (r, segment) in plan.segments.iter().enumerate() {
                 moves[c * ranks + r] = move_of(segment);
-                extend(&mut collective.segments[r], [begin * unit; 2], segment, r == rank.rank());
+                if !stays(r, segment) {
+                    extend(&mut collective.segments[r], [begin * unit; 2], segment);
+                }
             }
             begin += units(plan, unit);
             ends[c] = begin as u32;
         }
         // The ends of the parts so far in the messages to and from each rank.
         let mut parts = [[begin * unit; 2]; MAX_RANKS];
-        for (moves, (_, plan)) in moves[of_all.len() * ranks..].chunks_mut(2 * ranks).zip(of_pairs) {
+        for (moves, plan) in moves[of_all.len() * ranks..].chunks_mut(2 * ranks).zip(of_pairs) {
             for (r, segment) in plan.segments.iter().enumerate() {
                 let [send, recv] = parts[r].map(|end| end.next_multiple_of(16));
-                extend(&mut collective.segments[r], [send, recv], segment, r == rank.rank());
+                if !stays(r, segment) {
+                    extend(&mut collective.segments[r], [send, recv], segment);
+                }
                 moves[r] = move_of(segment);
                 moves[ranks + r] = Move {
                     send: DevicePtr(send),
@@ -138,21 +179,21 @@ impl OneNode {
                 parts[r] = [send + segment.send_bytes, recv + segment.recv_bytes];
             }
         }
-        collective.in_place = asked.iter().any(|(_, plan)| plan.overwrites_what_it_sends(rank.rank())).into();
+        let mut plans = of_all.iter().chain(of_pairs);
+        collective.in_place = plans.any(|plan| plan.overwrites_what_it_sends(rank.rank())).into();
         let [count, pairs] = [of_all.len() as u32, of_pairs.len() as u32];
         let all = CollectiveMoves { call: collective, moves, ends, count, pairs };
         let args = call.keeping(&self.owner).with(self.handle).with(all);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
-        // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { call.launch(kernel, config, &args)? };
-        Ok(true)
+        // SAFETY: the caller's promise.
+        unsafe { call.launch(kernel, config, &args) }
     }
 
     /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, if they go by LL16. Returns whether it did.
     ///
     /// # Safety
     /// The same as of [`Self::exchange_in_few_launches`].
-    unsafe fn reduce_together(
+    unsafe fn reduce_by_packets(
         &self,
         rank: &RankState,
         asked: &[&Exchange<'_, '_>],
@@ -192,23 +233,62 @@ impl OneNode {
         Ok(true)
     }
 
-    /// How many of these exchanges, from the first on, go in one launch: those of which every rank can see that they are small,
-    /// and reduce by one type and operation.
-    fn reduced_together(&self, asked: &[&Exchange<'_, '_>]) -> usize {
-        let alike = |plan: &Plan| (plan.op, plan.data_type);
-        let Some((_, first)) = asked.first() else { return 1 };
+    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by Simple.
+    ///
+    /// # Safety
+    /// The same as of [`Self::exchange_in_few_launches`].
+    unsafe fn reduce_by_chunks(
+        &self,
+        rank: &RankState,
+        asked: &[&Exchange<'_, '_>],
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let mut plan = asked[0].1.clone();
+        let bytes = asked.iter().map(|(_, plan)| units(plan, 16)).sum::<u64>() * 16;
+        plan.segments.fill(Segment::NONE);
+        plan.most_bytes = Some(bytes);
+        plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
+        plan.one_way = asked.iter().all(|(_, plan)| plan.one_way);
+        let mut query = self.query_with(&plan, &List::default(), rank.rank(), false);
+        query.possible = Possible { ll16: false, ll128: false, ll128_in_two_steps: false, ..query.possible };
+        let selection = self.choose(call.selector, &query);
+        let stepped = |plan: &Plan| if selection.two_steps { plan.in_two_steps() } else { None };
+        let stepped: Vec<_> = asked.iter().map(|(_, plan)| stepped(plan)).collect();
+        let plans = stepped.iter().zip(asked).map(|(stepped, (_, plan))| stepped.as_ref().unwrap_or(plan));
+        let plans: Vec<&Plan> = plans.collect();
+        plan.most_bytes = Some(plans.iter().map(|plan| units(plan, 16)).sum::<u64>() * 16);
+        let words = WordOperation::of(plan.op, plan.data_type);
+        let kernel = self.kernels.of_reduces(words, selection.two_steps);
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { self.launch_parts(rank, &plan, (&plans, &[]), 16, (kernel, selection), call) }
+    }
+
+    /// How many of these exchanges, from the first on, go in one launch, and whether they go by LL16. They reduce by one type and
+    /// operation.
+    fn reduced_together(&self, asked: &[&Exchange<'_, '_>], ranks: usize) -> (usize, bool) {
+        let Some((_, first)) = asked.first() else { return (1, false) };
         if first.op.is_none_or(ReduceOp::scales) {
-            return 1;
+            return (1, false);
         }
+        let alike = |plan: &Plan| (plan.op, plan.data_type) == (first.op, first.data_type);
         let (mut sent, mut words, mut parts) = (0, 0, 0);
         let fits = |(_, plan): &&&Exchange<'_, '_>| {
             sent += sent_bytes(plan);
             words += words_of(plan);
             parts += parts_of(plan, 0).count();
             let is_room = parts <= PARTS && self.layout.fits(Protocol::Ll16, words * 8, false);
-            alike(plan) == alike(first) && sent <= MOST_REDUCED && is_room
+            alike(plan) && sent <= MOST_BY_PACKETS && is_room
         };
-        asked.iter().take_while(fits).count().max(1)
+        let by_packets = asked.iter().take_while(fits).count().max(1);
+        if is_small(first) {
+            return (by_packets, true);
+        }
+        // `all_reduce`s in two steps have a kernel of their own.
+        let goes = |(_, plan): &Exchange<'_, '_>| {
+            alike(plan) && (ranks == 2 || plan.whole.is_some() == first.whole.is_some())
+        };
+        let by_chunks = in_one_message(asked, ranks, goes);
+        (by_packets.max(by_chunks), by_packets >= by_chunks)
     }
 }
 
@@ -218,7 +298,7 @@ fn parts_of(plan: &Plan, rank: usize) -> impl Iterator<Item = Part> {
     let own = plan.segments[rank].recv;
     let each = plan.segments.iter().enumerate().filter(move |_| whole.is_none());
     let each = each.map(move |(to, segment)| (to as u32, segment.send, own, segment.send_bytes));
-    // A part has 32 bits for its size: the calls of a launch send no more than `MOST_REDUCED`.
+    // A part has 32 bits for its size: the calls of a launch send no more than `MOST_BY_PACKETS`.
     let part = |(to, send, recv, bytes)| Part { send, recv, bytes: bytes as u32, before: 0, to, reserved: 0 };
     whole.into_iter().chain(each).map(part).filter(|part| part.bytes > 0)
 }
@@ -228,18 +308,19 @@ fn move_of(&Segment { send, recv, send_bytes, recv_bytes }: &Segment) -> Move {
     Move { send, recv, send_bytes: send_bytes as u32, recv_bytes: recv_bytes as u32 }
 }
 
-/// Extends the messages to and from a rank to the end of a segment, whose parts begin at `send` and `recv`. What is in place on
-/// the `own` rank is not moved.
-fn extend(ends: &mut Segment, [send, recv]: [u64; 2], segment: &Segment, own: bool) {
-    if own && segment.send == segment.recv {
-        return;
-    }
+/// Extends the messages to and from a rank to the end of a segment, whose parts begin at `send` and `recv`.
+fn extend(ends: &mut Segment, [send, recv]: [u64; 2], segment: &Segment) {
     if segment.send_bytes > 0 {
         ends.send_bytes = send + segment.send_bytes;
     }
     if segment.recv_bytes > 0 {
         ends.recv_bytes = recv + segment.recv_bytes;
     }
+}
+
+/// The units of the part of a call in each message; none if only pairs of ranks know its sizes.
+fn units(plan: &Plan, unit: u64) -> u64 {
+    plan.most_bytes.unwrap_or(0).div_ceil(unit)
 }
 
 /// Whether data of the program is moved.
@@ -253,30 +334,39 @@ fn is_of_pairs((_, plan): &Exchange<'_, '_>) -> bool {
 }
 
 /// The place of an exchange among those of a group, alike on all ranks: first those that go with others that move, of which those
-/// whose sizes only pairs of ranks know are last; then those that reduce, by operation and type, small ones before others.
-fn order(exchange: &Exchange<'_, '_>, moves: bool) -> (u32, u32, u32, bool) {
+/// whose sizes only pairs of ranks know are last; then those that reduce, by operation and type, small ones before others, of which
+/// `all_reduce`s are last.
+fn order(exchange: &Exchange<'_, '_>, moves: bool) -> (u32, u32, u32, bool, bool) {
     let (_, plan) = exchange;
     match plan.op {
-        _ if moves => (0, 0, 0, is_of_pairs(exchange)),
+        _ if moves => (0, 0, 0, is_of_pairs(exchange), false),
         // Factors may be others on each rank.
-        Some(op) if !op.scales() => (1, op.number(), plan.data_type as u32, sent_bytes(plan) > MOST_REDUCED),
-        _ => (2, 0, 0, false),
+        Some(op) if !op.scales() => {
+            (1, op.number(), plan.data_type as u32, !is_small(plan), plan.whole.is_some())
+        }
+        _ => (2, 0, 0, false, false),
     }
 }
 
-/// How many of these exchanges go in one launch, from the first on: as long as they [`move`](moves), and there is room.
-fn moved_together(
+/// How many of these exchanges can be parts of one message between each pair of ranks, from the first on: as long as one `goes`
+/// with the others, and there is room.
+fn in_one_message(
     asked: &[&Exchange<'_, '_>],
     ranks: usize,
-    moves: impl Fn(&Exchange<'_, '_>) -> bool,
+    goes: impl Fn(&Exchange<'_, '_>) -> bool,
 ) -> usize {
     let (mut bytes, mut places) = (0, 0);
     let fits = |exchange: &&&Exchange<'_, '_>| {
         bytes += exchange.1.most_bytes.unwrap_or(0);
         places += if is_of_pairs(exchange) { 2 * ranks } else { ranks };
-        moves(exchange) && bytes <= MOST_MOVED && places <= MOVES
+        goes(exchange) && bytes <= MOST_TO_ANOTHER && places <= MOVES
     };
     asked.iter().take_while(fits).count().max(1)
+}
+
+/// Whether a call that reduces is small.
+fn is_small(plan: &Plan) -> bool {
+    sent_bytes(plan) <= MOST_OF_SMALL
 }
 
 /// The words of 8 bytes of the messages of a call that reduces, of which the last of each may be less than whole.

@@ -22,6 +22,10 @@ pub(crate) struct Kernels {
     groups: [Kernel; 4],
     /// The kernels of several calls that move, by LL16, LL128 and Simple.
     moves: [Kernel; 3],
+    /// The kernels of several large calls that reduce, by [`WordOperation`] from the second on.
+    reduces: [Kernel; 4],
+    /// The kernels of several `all_reduce`s in two steps, of which two ranks have none.
+    all_reduces: Option<[Kernel; 4]>,
     /// Those of two ranks for averages by [`Form::ExchangeSimple`], by [`WordOperation`] from F16 on. All others average with the
     /// kernels for sums.
     averages_of_two: Option<[Kernel; 3]>,
@@ -127,8 +131,13 @@ impl Kernels {
             false => None,
         };
         let direct = module.kernel("exchange_direct_move")?;
-        let group = |words: &str| module.kernel(&format!("reduce_group_{words}"));
-        let groups = [group("any")?, group("f16_sum")?, group("bf16_sum")?, group("f32_sum")?];
+        let reducing = |form: &str| -> Result<[Kernel; 4]> {
+            let kernel = |words: &str| module.kernel(&format!("{form}_{words}"));
+            Ok([kernel("any")?, kernel("f16_sum")?, kernel("bf16_sum")?, kernel("f32_sum")?])
+        };
+        let groups = reducing("reduce_group")?;
+        let reduces = reducing("reduces_simple")?;
+        let all_reduces = if of_two { None } else { Some(reducing("all_reduces_simple")?) };
         let moves =
             [module.kernel("moves_ll16")?, module.kernel("moves_ll128")?, module.kernel("moves_simple")?];
         let messages = module.kernel("move_messages")?;
@@ -138,6 +147,8 @@ impl Kernels {
             direct,
             groups,
             moves,
+            reduces,
+            all_reduces,
             bulk: None,
             averages_of_two,
             messages,
@@ -149,6 +160,7 @@ impl Kernels {
     fn prefer_shared_memory(&self) -> Result<()> {
         let kernels = self.forms.iter().flatten().flatten().chain(&self.groups);
         let kernels = kernels.chain(self.averages_of_two.iter().flatten());
+        let kernels = kernels.chain(&self.reduces).chain(self.all_reduces.iter().flatten());
         let others = [&self.direct, &self.messages, &self.many_messages];
         for kernel in kernels.chain(&self.moves).chain(others) {
             kernel.prefer_shared_memory()?;
@@ -195,6 +207,12 @@ impl Kernels {
     /// The kernel of a group of small calls that reduce.
     pub(crate) fn of_group(&self, words: WordOperation) -> &Kernel {
         &self.groups[(words as usize).max(1) - 1]
+    }
+
+    /// The kernel of several large calls that reduce.
+    pub(crate) fn of_reduces(&self, words: WordOperation, two_steps: bool) -> &Kernel {
+        let all_reduces = self.all_reduces.as_ref().filter(|_| two_steps);
+        &all_reduces.unwrap_or(&self.reduces)[(words as usize).max(1) - 1]
     }
 
     /// The kernel of several calls that move, and the bytes of a unit by which it counts. There is none for calls that go

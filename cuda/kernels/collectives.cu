@@ -2,7 +2,7 @@
 
 #include "mscclpp/collective_device.hpp"
 #include "mscclpp/collective_moves_device.hpp"
-#include "mscclpp/collective_reduces_device.hpp"
+#include "mscclpp/collective_parts_device.hpp"
 
 using namespace mscclpp;
 
@@ -38,8 +38,8 @@ MSCCLPP_KERNEL_OF(CollectiveManySends, move_many_messages, detail::moveMessages)
 // Several calls that move, by each protocol.
 MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<false>)
 MSCCLPP_MOVES_KERNEL(moves_ll128, detail::movesLl128<false>)
-MSCCLPP_MOVES_KERNEL(moves_simple, detail::movesSimple<false>)
+MSCCLPP_MOVES_KERNEL(moves_simple, detail::callsSimple<detail::MoveWords>)
 
 // Several large calls that reduce: in one step, and all_reduces in two.
-REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, reducesSimple)
+REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, callsSimple)
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, all_reduces_simple, allReducesSimple)

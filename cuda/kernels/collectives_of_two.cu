@@ -3,7 +3,7 @@
 
 #include "mscclpp/collective_device.hpp"
 #include "mscclpp/collective_moves_device.hpp"
-#include "mscclpp/collective_reduces_device.hpp"
+#include "mscclpp/collective_parts_device.hpp"
 
 using namespace mscclpp;
 
@@ -35,7 +35,7 @@ MSCCLPP_KERNEL_OF(CollectiveManySends, move_many_messages, detail::moveMessages)
 // Several calls that move, by each protocol.
 MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<true>)
 MSCCLPP_MOVES_KERNEL(moves_ll128, detail::movesLl128<true>)
-MSCCLPP_MOVES_KERNEL(moves_simple, detail::movesSimple<true>)
+MSCCLPP_MOVES_KERNEL(moves_simple, detail::callsSimple<detail::MoveWords, true>)
 
 // Several large calls that reduce.
-REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, reducesSimple)
+REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, callsSimple)

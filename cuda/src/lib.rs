@@ -53,10 +53,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_ll128_device.hpp", include_str!("../include/mscclpp/collective_ll128_device.hpp")),
     ("mscclpp/collective_ll16_device.hpp", include_str!("../include/mscclpp/collective_ll16_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
-    (
-        "mscclpp/collective_reduces_device.hpp",
-        include_str!("../include/mscclpp/collective_reduces_device.hpp"),
-    ),
+    ("mscclpp/collective_parts_device.hpp", include_str!("../include/mscclpp/collective_parts_device.hpp")),
     (
         "mscclpp/collective_results_device.hpp",
         include_str!("../include/mscclpp/collective_results_device.hpp"),

@@ -1,5 +1,5 @@
 // Several collectives that move data, in one launch: one exchange between each pair of ranks, whose message has a part for
-// each call. For the library's own use.
+// each call. Here it goes by LL16 or LL128; collective_parts_device.hpp has Simple. For the library's own use.
 //
 // A part begins at the same place in the messages of all pairs of ranks, behind the largest part that any pair has for
 // the call before. All ranks know where that is. So a word that a call takes in place of one that it sends has the same
@@ -18,7 +18,6 @@
 
 #include "mscclpp/collective_ll128_device.hpp"
 #include "mscclpp/collective_ll16_device.hpp"
-#include "mscclpp/collective_simple_device.hpp"
 
 namespace mscclpp {
 
@@ -220,160 +219,7 @@ MSCCLPP_DEVICE_INLINE void movesLl128(const CollectiveHandle& comm, const Collec
   b.end(failed);
 }
 
-// A call by the messages of each pair of ranks, in bytes.
-struct MovesCall {
-  // The moves with each rank, and the second ones if only pairs of ranks know its sizes.
-  const CollectiveMove *moves, *others;
-  // Where its part begins in all messages, if all ranks know that; else 0.
-  uint64_t begin;
-
-  MSCCLPP_DEVICE_INLINE MovesCall(const CollectiveMoves& all, uint32_t ranks, uint32_t c)
-      : moves(all.moves + (c < all.count ? c : 2 * c - all.count) * ranks),
-        others(c < all.count ? nullptr : moves + ranks),
-        begin(c == 0 || c >= all.count ? 0 : endOf(all, c - 1)) {}
-
-  // The end of the part of call c, of which all ranks know it.
-  MSCCLPP_DEVICE_INLINE static uint64_t endOf(const CollectiveMoves& all, uint32_t c) {
-    return static_cast<uint64_t>(all.ends[c]) * 16;
-  }
-  MSCCLPP_DEVICE_INLINE uint64_t sendBegin(uint32_t r) const {
-    return others == nullptr ? begin : reinterpret_cast<uint64_t>(others[r].send);
-  }
-  MSCCLPP_DEVICE_INLINE uint64_t recvBegin(uint32_t r) const {
-    return others == nullptr ? begin : reinterpret_cast<uint64_t>(others[r].recv);
-  }
-  MSCCLPP_DEVICE_INLINE uint64_t sendBytes(uint32_t r) const {
-    return moves[r].sendBytes | (others == nullptr ? 0 : static_cast<uint64_t>(others[r].sendBytes) << 32);
-  }
-  MSCCLPP_DEVICE_INLINE uint64_t recvBytes(uint32_t r) const {
-    return moves[r].recvBytes | (others == nullptr ? 0 : static_cast<uint64_t>(others[r].recvBytes) << 32);
-  }
-};
-
-// The parts of a lane's chunks, in calls by Simple.
-struct PartsOfChunks {
-  const CollectiveMoves& all;
-  const Chunks& chunks;
-
-  // The stretch of a part that is in a chunk: where it begins in the part and in the chunk, and its bytes.
-  struct Stretch {
-    uint64_t from;
-    uint32_t at, bytes;
-  };
-
-  MSCCLPP_DEVICE_INLINE PartsOfChunks(const CollectiveMoves& all, const Chunks& chunks) : all(all), chunks(chunks) {}
-
-  // The most chunks of this lane in a message to or from any rank.
-  MSCCLPP_DEVICE_INLINE uint32_t count() const {
-    uint64_t mostBytes = 0;
-    for (uint32_t r = 0; r < chunks.b.ranks; ++r) {
-      const CollectiveSegment ends = all.call.segments[r];
-      if (ends.sendBytes > mostBytes) mostBytes = ends.sendBytes;
-      if (ends.recvBytes > mostBytes) mostBytes = ends.recvBytes;
-    }
-    return chunks.count(mostBytes);
-  }
-  // Calls `copy(call)` for each call that may have a part in chunk k.
-  template <class Copy>
-  MSCCLPP_DEVICE_INLINE void forCalls(uint32_t k, Copy copy) const {
-    const uint64_t first = chunks.offset(k), end = first + chunks.chunk();
-    uint32_t c = 0;
-#pragma unroll 1
-    while (c < all.count && MovesCall::endOf(all, c) <= first) ++c;
-#pragma unroll 1
-    for (; c < all.count + all.pairs; ++c) {
-      const MovesCall part(all, chunks.b.ranks, c);
-      if (part.begin < end) copy(part);
-    }
-  }
-  // The stretch in chunk k of a part of `bytes` bytes, at `begin` in the message.
-  MSCCLPP_DEVICE_INLINE Stretch stretch(uint32_t k, uint64_t begin, uint64_t bytes) const {
-    const uint64_t first = chunks.offset(k), last = first + chunks.chunk(), end = begin + bytes;
-    const uint64_t from = begin < first ? first : begin, to = end < last ? end : last;
-    if (from >= to) return Stretch{0, 0, 0};
-    return Stretch{from - begin, static_cast<uint32_t>(from - first), static_cast<uint32_t>(to - from)};
-  }
-  // Puts the parts of chunk k at each peer.
-  template <bool ByTurns>
-  MSCCLPP_DEVICE_INLINE void put(uint32_t k) const {
-    forCalls(k, [&](const MovesCall& call) {
-      copyForPeers<ByTurns>(chunks.b, [&](uint32_t p) {
-        const Stretch it = stretch(k, call.sendBegin(p), call.sendBytes(p));
-        return PartCopy{chunks.place(Chunks::First, p, chunks.b.rank, k) + it.at, call.moves[p].send + it.from, it.bytes};
-      });
-    });
-  }
-  // Takes the parts of chunk k of each peer.
-  template <bool ByTurns>
-  MSCCLPP_DEVICE_INLINE void take(Chunks::Signal step, uint32_t k) const {
-    forCalls(k, [&](const MovesCall& call) {
-      copyForPeers<ByTurns>(chunks.b, [&](uint32_t p) {
-        const Stretch it = stretch(k, call.recvBegin(p), call.recvBytes(p));
-        return PartCopy{call.moves[p].recv + it.from, chunks.place(step, chunks.b.rank, p, k) + it.at, it.bytes};
-      });
-    });
-  }
-};
-
-// The role of a block in several calls by Simple. Between two ranks each block is a lane.
-template <bool OfTwo>
-MSCCLPP_DEVICE_INLINE ChunkRole roleInCalls(const CollectiveBlock& b) {
-  ChunkRole role(b);
-  if constexpr (OfTwo) {
-    role.lane = b.block;
-    role.lanes = b.blocks;
-    role.puts = role.takes = true;
-  }
-  return role;
-}
-
-// Calls that move, by Simple, with credits (R2): ranks may give each other less than others do. Blocks have at least as
-// many threads as there are ranks.
-template <bool OfTwo = false>
-MSCCLPP_DEVICE_INLINE void movesSimple(const CollectiveHandle& comm, const CollectiveMoves& all) {
-  const CollectiveCall& call = all.call;
-  CollectiveBlock b(comm, call, OfTwo);
-  if (!b.begin()) return;
-  b.countOthers();
-  const ChunkRole role = roleInCalls<OfTwo>(b);
-  const Chunks chunks(b, role.lane, role.lanes);
-  const PartsOfChunks parts(all, chunks);
-  const auto puts = [&](uint32_t r, uint32_t k) { return chunks.has(call.segments[r].sendBytes, k); };
-  const auto takes = [&](uint32_t r, uint32_t k) { return chunks.has(call.segments[r].recvBytes, k); };
-  const uint32_t most = parts.count();
-  // A block that also puts takes a chunk one step later.
-  const uint32_t behind = role.puts ? 1 : 0;
-  bool failed = false;
-  for (uint32_t k = 0; k < most + behind && !failed; ++k) {
-    if (role.puts && k < most) {
-      if (k >= CollectiveChunks) {
-        failed = !chunks.waitForAll(Chunks::Credits, k - CollectiveChunks, [&](uint32_t r) { return puts(r, k); });
-        if (failed) break;
-      }
-      parts.put<false>(k);
-      chunks.signalAll(Chunks::First, k, [&](uint32_t r) { return puts(r, k); }, call.inPlace);
-    }
-    if (!role.takes) continue;
-    if (takes(b.rank, k)) {
-      parts.forCalls(k, [&](const MovesCall& call) {
-        const CollectiveMove& own = call.moves[b.rank];
-        if (own.send == own.recv) return;
-        const PartsOfChunks::Stretch it = parts.stretch(k, call.recvBegin(b.rank), call.recvBytes(b.rank));
-        copyByWarps(PartCopy{own.recv + it.from, own.send + it.from, it.bytes});
-      });
-    }
-    if (k < behind) continue;
-    const uint32_t j = k - behind;
-    const bool afterPut = call.inPlace && !role.puts;
-    failed = !chunks.waitForAll(Chunks::First, j, [&](uint32_t r) { return takes(r, j); }, afterPut);
-    if (failed) break;
-    parts.take<false>(Chunks::First, j);
-    chunks.signalAll(Chunks::Credits, j, [&](uint32_t r) { return takes(r, j); });
-  }
-  b.end(failed);
-}
-
-// The kernel NAME of calls that move, by a function of (handle, calls).
+// The kernel NAME of several calls, by a function of (handle, calls).
 #define MSCCLPP_MOVES_KERNEL(NAME, ...) MSCCLPP_KERNEL_OF(mscclpp::CollectiveMoves, NAME, __VA_ARGS__)
 
 }  // namespace detail

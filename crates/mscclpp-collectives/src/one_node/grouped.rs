@@ -114,17 +114,9 @@ impl OneNode {
 
         plan.most_bytes = most_bytes(unit);
         let plans: Vec<&Plan> = asked.iter().map(|(_, plan)| plan).collect();
+        let parts = plans.split_at(plans.len() - pairs);
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe {
-            self.launch_parts(
-                rank,
-                &plan,
-                plans.split_at(plans.len() - pairs),
-                unit,
-                (kernel, selection),
-                call,
-            )?
-        };
+        unsafe { self.launch_parts(rank, &plan, parts, unit, (kernel, selection), call)? };
         Ok(true)
     }
 

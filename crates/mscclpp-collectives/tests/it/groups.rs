@@ -30,10 +30,12 @@ enum Which {
     AllToAllV,
     /// A message to the next rank, and one from the rank before.
     Ring,
+    /// A message from the root to a rank, perhaps itself: the others have none.
+    Message,
 }
 
 /// Those that move are first, then those that reduce.
-const KINDS: [Which; 11] = [
+const KINDS: [Which; 12] = [
     Which::AllGather,
     Which::AllGatherV,
     Which::AllToAll,
@@ -45,6 +47,7 @@ const KINDS: [Which; 11] = [
     Which::AllReduce,
     Which::ReduceScatter,
     Which::Ring,
+    Which::Message,
 ];
 
 /// One call of a group. Its memory is at the same place of that which is given and of that which is taken.
@@ -59,6 +62,8 @@ struct Member {
     /// The counts that come to this rank.
     taken: Vec<u64>,
     root: usize,
+    /// The rank that a message of the root's goes to.
+    to: usize,
     in_place: bool,
     at: u64,
 }
@@ -96,31 +101,48 @@ impl Member {
             Which::Ring => {
                 vec![Kind::Send { peer: (rank + 1) % n }, Kind::Recv { peer: (rank + n - 1) % n }]
             }
+            Which::Message => {
+                let sent = (rank == root).then_some(Kind::Send { peer: self.to });
+                sent.into_iter().chain((rank == self.to).then_some(Kind::Recv { peer: root })).collect()
+            }
         };
         let request = |kind| Request { kind, send, recv, count: self.count, data_type: self.data_type };
         kinds.into_iter().map(request).collect()
     }
 }
 
-/// A group, alike on all ranks. All or most calls are small, and some follow each other with each rank as their root. Those that
-/// move come more often, or those that reduce.
-fn group(random: &mut Random, rank: usize, n: usize, reduces: bool) -> Vec<Member> {
-    let often = if reduces { &KINDS[7..10] } else { &KINDS[..7] };
+/// The calls that come more often in a group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Often {
+    Moves,
+    Reduces,
+    /// Large ones, of which most have the same type and operation.
+    LargeReduces,
+}
+
+/// A group, alike on all ranks. Some calls follow each other with each rank as their root. But for
+/// [large ones that reduce](Often::LargeReduces), all or most are small.
+fn group(random: &mut Random, rank: usize, n: usize, often: Often) -> Vec<Member> {
+    let kinds = if often == Often::Moves { &KINDS[..7] } else { &KINDS[7..10] };
     let mut members: Vec<Member> = Vec::new();
     let mut end = 0;
     let are_small = random.below(2) == 0;
     for _ in 0..random.of(2..=24) {
-        let which = match (members.last(), random.below(4)) {
-            (Some(last), 0..=1) => last.which,
-            (_, 0..=2) => often[random.below(often.len())],
+        let which = match (members.last(), random.below(8)) {
+            (Some(last), 0..=3) => last.which,
+            (_, 0..=5) => kinds[random.below(kinds.len())],
+            (_, 6) => KINDS[10 + random.below(2)],
             _ => KINDS[random.below(KINDS.len())],
         };
         let (data_type, op) = match members.last() {
-            Some(last) if random.below(4) > 0 => (last.data_type, last.op),
+            Some(last) if random.below(if often == Often::LargeReduces { 12 } else { 4 }) > 0 => {
+                (last.data_type, last.op)
+            }
             _ => (DataType::ALL[random.below(DataType::ALL.len())], OPS[random.below(OPS.len())]),
         };
         let count = match random.below(12) {
             0 => 0,
+            1..=9 if often == Often::LargeReduces => random.of(16 << 10..=64 << 10) / data_type.size(),
             1 if !are_small => random.of(1000..=9000),
             2..=6 if !are_small && end == 0 => random.of(20_000..=40_000),
             _ => random.of(1..=100),
@@ -140,7 +162,8 @@ fn group(random: &mut Random, rank: usize, n: usize, reduces: bool) -> Vec<Membe
         }
         let taken = counts.iter().map(|counts| counts[rank]).collect();
         let in_place = random.below(2) == 0;
-        members.push(Member { which, data_type, op, count, counts, taken, root, in_place, at });
+        let to = random.below(n);
+        members.push(Member { which, data_type, op, count, counts, taken, root, to, in_place, at });
     }
     members
 }
@@ -180,12 +203,14 @@ fn groups(n: usize, rounds: u64) {
             if round == rounds / 2 {
                 registered = Some(collectives.register(&memory[1]).expect("a registration"));
             }
-            let reduces = round % 3 == 2;
-            let members = group(&mut random, rank, n, reduces);
+            let often = [Often::Moves, Often::Reduces, Often::Moves, Often::LargeReduces][round as usize % 4];
+            let reduces = often != Often::Moves;
+            let members = group(&mut random, rank, n, often);
             let (blocks, threads) = (random.of(1..=3) as u32, 32 * random.of(1..=3) as u32);
-            // Calls that reduce go together by the first one alone.
+            // Small calls that reduce go together by the first one alone, in one step, and large ones by Simple.
             let protocol = PROTOCOLS[if reduces { 0 } else { random.below(PROTOCOLS.len()) }];
-            told.tell(Selection { protocol, two_steps: false, blocks, threads });
+            let two_steps = often == Often::LargeReduces && random.below(3) > 0;
+            told.tell(Selection { protocol, two_steps, blocks, threads });
             let of_each: Vec<_> = members.iter().map(|member| member.requests(rank, n, &memory)).collect();
             let all = of_each.concat();
             let late = Duration::from_millis(if own.below(3) == 0 { own.of(0..=30) } else { 0 });
@@ -234,17 +259,17 @@ fn rounds(n: u64) -> u64 {
 
 #[test]
 fn of_two_ranks() {
-    groups(2, rounds(12));
+    groups(2, rounds(16));
 }
 
 #[test]
 fn of_three_ranks() {
-    groups(3, rounds(9));
+    groups(3, rounds(12));
 }
 
 #[test]
 fn of_four_ranks() {
-    groups(4, rounds(6));
+    groups(4, rounds(12));
 }
 
 /// Tokens, their scales and the experts of each, of all ranks: three types, in one launch.
@@ -324,25 +349,65 @@ fn what_moves_is_one_launch() {
     });
 }
 
+/// Gradients of several layers: as few launches as parameters have room for, and one more for each type, operation and, between
+/// more than two ranks, for all_reduces.
+#[test]
+fn large_calls_that_reduce_are_one_launch() {
+    for n in [2, 3] {
+        ranks(n, |comm, gpu| {
+            let counted = Counted::default();
+            let collectives = builder(comm, gpu).selector(counted.clone()).connect().expect("collectives");
+            let stream = gpu.stream().expect("a stream");
+            let memory = gpu.allocate(8 << 20).expect("memory");
+            let launches = |kinds: &[Kind<'static>]| {
+                let call = |(i, kind): (u64, &Kind<'static>)| {
+                    let at = memory.ptr().add(i << 18);
+                    Request { kind: *kind, send: at, recv: at, count: 20_000, data_type: DataType::F32 }
+                };
+                let requests: Vec<_> = (0..).zip(kinds).map(call).collect();
+                let before = counted.count();
+                // SAFETY: each has 256 KiB, and a reduce_scatter of three ranks takes 240,000 bytes.
+                unsafe { collectives.enqueue(&requests, &stream).expect("calls") };
+                collectives.synchronize(&stream).expect("the calls");
+                counted.count() - before
+            };
+            let (scatter, all) = (Kind::ReduceScatter(ReduceOp::Sum), Kind::AllReduce(ReduceOp::Sum));
+            let reduce = |root| Kind::Reduce { root, op: ReduceOp::Sum };
+            assert_eq!(launches(&[scatter; 8]), 1);
+            assert_eq!(launches(&[all; 8]), 1);
+            assert_eq!(
+                launches(&[reduce(0), reduce(1), reduce(0), reduce(1), reduce(0), reduce(0), reduce(1)]),
+                1
+            );
+            assert_eq!(launches(&[all, scatter, all, scatter, scatter, all]), n - 1);
+            assert_eq!(
+                launches(&[all, Kind::AllReduce(ReduceOp::Max), all, Kind::AllReduce(ReduceOp::Max)]),
+                2
+            );
+            comm.bootstrap().barrier().expect("all ranks");
+        });
+    }
+}
+
 /// A rank that waits for calls of a group that the others do not make, until it aborts.
 #[test]
 fn a_group_that_is_given_up_ends() {
-    for protocol in PROTOCOLS {
+    let moves = PROTOCOLS.map(|protocol| (protocol, [Kind::AllGather, Kind::Gather { root: 1 }], 1000));
+    let large = [Kind::ReduceScatter(ReduceOp::Sum), Kind::AllReduce(ReduceOp::Sum)];
+    let large = large.map(|kind| (Protocol::Simple, [kind; 2], 20_000));
+    for (protocol, kinds, count) in moves.into_iter().chain(large) {
         ranks(3, |comm, gpu| {
-            let told = Told::new(Selection { protocol, two_steps: false, blocks: 2, threads: 64 });
+            let told = Told::new(Selection { protocol, two_steps: true, blocks: 2, threads: 64 });
             let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
             let stream = gpu.stream().expect("a stream");
-            let memory = gpu.allocate(64 << 10).expect("memory");
-            let request = |kind| Request {
-                kind,
-                send: memory.ptr(),
-                recv: memory.ptr().add(32 << 10),
-                count: 1000,
-                data_type: DataType::F32,
-            };
+            let memory = gpu.allocate(2 << 20).expect("memory");
             if collectives.rank() == 0 {
-                let requests = [request(Kind::AllGather), request(Kind::Gather { root: 1 })];
-                // SAFETY: each has 12000 bytes, and the second takes nothing here.
+                let call = |(i, kind): (u64, Kind<'static>)| {
+                    let send = memory.ptr().add(i << 20);
+                    Request { kind, send, recv: send.add(512 << 10), count, data_type: DataType::F32 }
+                };
+                let requests: Vec<_> = (0..).zip(kinds).map(call).collect();
+                // SAFETY: each gives and takes at most 240,000 bytes.
                 unsafe { collectives.enqueue(&requests, &stream).expect("calls") };
                 collectives.abort("enough");
                 let error = collectives.synchronize(&stream).expect_err("it was aborted");

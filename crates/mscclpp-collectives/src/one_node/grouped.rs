@@ -120,8 +120,8 @@ impl OneNode {
         Ok(true)
     }
 
-    /// Launches a kernel that takes a [`CollectiveMoves`], with the parts of plans of which all ranks know the sizes, and of those
-    /// whose sizes only pairs of ranks know. `plan` is that of all of them together.
+    /// Launches a kernel that takes a [`CollectiveMoves`], with the parts of plans of which all ranks know the sizes, and of
+    /// those whose sizes only pairs of ranks know. `plan` is that of all of them together.
     ///
     /// # Safety
     /// The kernel takes such parts, counted in `unit` bytes. The memory is as [`Self::exchange_in_few_launches`] says.
@@ -326,8 +326,8 @@ fn is_of_pairs((_, plan): &Exchange<'_, '_>) -> bool {
 }
 
 /// The place of an exchange among those of a group, alike on all ranks: first those that go with others that move, of which those
-/// whose sizes only pairs of ranks know are last; then those that reduce, by operation and type, small ones before others, of which
-/// `all_reduce`s are last.
+/// whose sizes only pairs of ranks know are last; then those that reduce, by operation and type, small ones before others, of
+/// which `all_reduce`s are last.
 fn order(exchange: &Exchange<'_, '_>, moves: bool) -> (u32, u32, u32, bool, bool) {
     let (_, plan) = exchange;
     match plan.op {

@@ -9,6 +9,7 @@ mod options;
 mod publisher;
 mod registrations;
 mod registry;
+mod served;
 mod state;
 mod watch;
 

@@ -8,16 +8,10 @@ use std::{
     collections::HashMap,
     mem,
     sync::{Arc, Once, Weak},
-    thread,
     time::{Duration, Instant},
 };
 
-use mscclpp::{
-    Platform, RegisteredMemory,
-    engine::Group,
-    errors::{CoreError, GpuError, SystemFailure},
-    gpu::fork::OfProcess,
-};
+use mscclpp::{Platform, RegisteredMemory, engine::Group, errors::CoreError, gpu::fork::OfProcess};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Result;
@@ -26,6 +20,7 @@ use super::{
     engine::Engine,
     meeting::purpose,
     registry::{Command, MappedSegment, Segment, is_slot},
+    served::{OfThisProcess, Served},
     state::RankState,
 };
 
@@ -40,15 +35,7 @@ const IDLE: Duration = Duration::from_millis(50);
 /// How long after it a thread is busy.
 const CALMS_DOWN: Duration = Duration::from_millis(500);
 
-/// The communicators of a process, and whether a thread serves them. A child has none of its parent's threads, one of which may
-/// have held the lock.
-#[derive(Default)]
-struct All {
-    served: Vec<Arc<Served>>,
-    are_served: bool,
-}
-
-static ALL: Mutex<Option<OfProcess<Arc<Mutex<All>>>>> = Mutex::new(None);
+static ALL: OfThisProcess<Publishing> = Mutex::new(None);
 
 /// Whether there is something to do at once.
 static IS_CALLED: Mutex<bool> = Mutex::new(false);
@@ -67,12 +54,12 @@ pub(super) fn wake() {
 
 /// Serves a communicator until this is dropped.
 pub(crate) struct Publisher {
-    served: OfProcess<Arc<Served>>,
-    all: Arc<Mutex<All>>,
+    served: OfProcess<Arc<Publishing>>,
+    all: Arc<Mutex<Served<Publishing>>>,
 }
 
 /// A communicator. What the thread needs is taken out at its end, so that nothing of it is released by the thread later.
-type Served = Mutex<Option<Communicator>>;
+type Publishing = Mutex<Option<Communicator>>;
 
 struct Communicator {
     group: Group,
@@ -101,19 +88,8 @@ impl Publisher {
         let served = Communicator { group, rank, engine, own: HashMap::new(), gone };
         let served = Arc::new(Mutex::new(Some(served)));
         stop_at_exit();
-        let all = All::of_process();
-        let mut them = all.lock();
-        if !them.are_served {
-            let of_thread = Arc::clone(&all);
-            let thread = thread::Builder::new().name("mscclpp-publish".to_owned());
-            let thread = thread.spawn(move || serve_all(&of_thread));
-            thread.map_err(|error| {
-                GpuError::System(SystemFailure::new("starting a thread that publishes memory", error))
-            })?;
-            them.are_served = true;
-        }
-        them.served.push(Arc::clone(&served));
-        drop(them);
+        let all = Served::of_process(&ALL);
+        Served::add(&all, &served, "publish", serve_all)?;
         Ok(Self { served: OfProcess::new(served), all })
     }
 }
@@ -121,34 +97,20 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         let Ok(ours) = self.served.here() else { return };
-        self.all.lock().served.retain(|served| !Arc::ptr_eq(served, ours));
+        self.all.lock().remove(ours);
         // The thread may hold the lock while it maps something.
         drop(ours.lock().take());
     }
 }
 
-impl All {
-    fn of_process() -> Arc<Mutex<Self>> {
-        let mut all = ALL.lock();
-        match &*all {
-            Some(all) if all.is_here() => Arc::clone(all),
-            _ => Arc::clone(all.insert(OfProcess::default())),
-        }
-    }
-}
-
 /// Serves all communicators of the process, as long as there are some.
-fn serve_all(all: &Mutex<All>) {
+fn serve_all(all: &Mutex<Served<Publishing>>) {
     let mut last = Instant::now();
     loop {
-        let served = {
-            let mut all = all.lock();
-            if all.served.is_empty() {
-                all.are_served = false;
-                return;
-            }
-            all.served.clone()
-        };
+        let served = all.lock().all().to_vec();
+        if served.is_empty() {
+            return;
+        }
         let works = WORKS.lock();
         let mut has_worked = false;
         for served in &served {

@@ -16,7 +16,7 @@ use std::{
 use mscclpp::{
     Event, Semaphore,
     engine::{CallOrder, Group, LastCall},
-    errors::{GpuError, SystemFailure},
+    errors::GpuError,
     gpu::fork::OfProcess,
 };
 use mscclpp_os::waiting::{FIRST_LOG, LongWait, say};
@@ -28,6 +28,7 @@ use super::{
     engine::Lengths,
     history::{Difference, History, LISTS, Words},
     meeting::purpose,
+    served::{OfThisProcess, Served},
 };
 
 /// The time between two looks at all communicators, and the same if some of them check calls.
@@ -40,20 +41,12 @@ const ANSWERS: Duration = Duration::from_secs(2);
 /// whether an answer is asked for.
 const LENGTHS_DIFFER: u64 = 2;
 
-/// The communicators of a process, and whether a thread looks at them. A child has none of its parent's threads, one of which may
-/// have held the lock.
-#[derive(Default)]
-struct All {
-    watched: Vec<Arc<Watched>>,
-    are_looked_at: bool,
-}
-
-static ALL: Mutex<Option<OfProcess<Arc<Mutex<All>>>>> = Mutex::new(None);
+static ALL: OfThisProcess<Watched> = Mutex::new(None);
 
 /// The calls of a communicator, which are looked at until this is dropped.
 pub(crate) struct Watch {
     watched: OfProcess<Arc<Watched>>,
-    all: Arc<Mutex<All>>,
+    all: Arc<Mutex<Served<Watched>>>,
 }
 
 struct Watched {
@@ -111,19 +104,9 @@ impl Watch {
             }),
             difference: OnceLock::new(),
         });
-        let all = All::of_process();
+        let all = Served::of_process(&ALL);
         if ranks > 1 {
-            let mut them = all.lock();
-            if !them.are_looked_at {
-                let of_thread = Arc::clone(&all);
-                let thread = thread::Builder::new().name("mscclpp-watch".to_owned());
-                let thread = thread.spawn(move || look_at_all(&of_thread));
-                thread.map_err(|error| {
-                    GpuError::System(SystemFailure::new("starting a thread that watches collectives", error))
-                })?;
-                them.are_looked_at = true;
-            }
-            them.watched.push(Arc::clone(&watched));
+            Served::add(&all, &watched, "watch", look_at_all)?;
         }
         Ok(Self { watched: OfProcess::new(watched), all })
     }
@@ -246,17 +229,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Ok(ours) = self.watched.here() {
-            self.all.lock().watched.retain(|watched| !Arc::ptr_eq(watched, ours));
-        }
-    }
-}
-
-impl All {
-    fn of_process() -> Arc<Mutex<Self>> {
-        let mut all = ALL.lock();
-        match &*all {
-            Some(all) if all.is_here() => Arc::clone(all),
-            _ => Arc::clone(all.insert(OfProcess::default())),
+            self.all.lock().remove(ours);
         }
     }
 }
@@ -372,18 +345,18 @@ impl Watched {
 }
 
 /// Looks at all communicators of the process, as long as there are some.
-fn look_at_all(all: &Mutex<All>) {
+fn look_at_all(served: &Mutex<Served<Watched>>) {
     loop {
-        let mut all = all.lock();
-        if all.watched.is_empty() {
-            all.are_looked_at = false;
+        let mut served = served.lock();
+        let all = served.all();
+        if all.is_empty() {
             return;
         }
         let now = Instant::now();
-        let said: Vec<_> = all.watched.iter().filter_map(|it| Some((it.name(), it.look(now)?))).collect();
-        let period = if all.watched.iter().any(|it| it.checks) { PERIOD_OF_CHECKS } else { PERIOD };
+        let said: Vec<_> = all.iter().filter_map(|it| Some((it.name(), it.look(now)?))).collect();
+        let period = if all.iter().any(|it| it.checks) { PERIOD_OF_CHECKS } else { PERIOD };
         // A log may wait for a thread that lets go of a communicator.
-        drop(all);
+        drop(served);
         for (rank, (waited, what)) in said {
             say(Some(rank), waited, &what);
         }

@@ -64,7 +64,7 @@ impl OneNode {
                 // SAFETY: the caller's promise.
                 (_, false, true) => unsafe { self.reduce_by_packets(rank, next, call)? },
                 // SAFETY: the caller's promise.
-                (_, false, false) => unsafe { self.reduce_by_chunks(rank, next, call).map(|()| true)? },
+                (_, false, false) => unsafe { self.reduce_by_chunks(rank, next, call)? },
             };
             if done {
                 continue;
@@ -225,7 +225,8 @@ impl OneNode {
         Ok(true)
     }
 
-    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by Simple.
+    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by Simple, unless they are two that the
+    /// selector gives another protocol. Returns whether it did.
     ///
     /// # Safety
     /// The same as of [`Self::exchange_in_few_launches`].
@@ -234,7 +235,7 @@ impl OneNode {
         rank: &RankState,
         asked: &[&Exchange<'_, '_>],
         call: &Call<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut plan = asked[0].1.clone();
         let bytes = asked.iter().map(|(_, plan)| units(plan, 16)).sum::<u64>() * 16;
         plan.segments.fill(Segment::NONE);
@@ -242,6 +243,10 @@ impl OneNode {
         plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
         plan.one_way = asked.iter().all(|(_, plan)| plan.one_way);
         let mut query = self.query_with(&plan, &List::default(), rank.rank(), false);
+        // Two calls by LL128 take about as long as one by Simple.
+        if asked.len() == 2 && self.choose(call.selector, &query).protocol != Protocol::Simple {
+            return Ok(false);
+        }
         query.possible = Possible { ll16: false, ll128: false, ll128_in_two_steps: false, ..query.possible };
         let selection = self.choose(call.selector, &query);
         let stepped = |plan: &Plan| if selection.two_steps { plan.in_two_steps() } else { None };
@@ -252,7 +257,8 @@ impl OneNode {
         let words = WordOperation::of(plan.op, plan.data_type);
         let kernel = self.kernels.of_reduces(words, selection.two_steps);
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { self.launch_parts(rank, &plan, (&plans, &[]), 16, (kernel, selection), call) }
+        unsafe { self.launch_parts(rank, &plan, (&plans, &[]), 16, (kernel, selection), call)? };
+        Ok(true)
     }
 
     /// How many of these exchanges, from the first on, go in one launch, and whether they go by LL16. They reduce by one type and

@@ -150,10 +150,10 @@ impl CollectivePlace {
     pub(crate) const NONE: Self = Self { segment: 0, offset: 0 };
 }
 
-/// `CollectiveSegments`.
+/// `CollectiveMappedSegments`.
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
-pub(crate) struct Segments {
+pub(crate) struct MappedSegments {
     pub(crate) at: [DevicePtr; MAX_RANKS],
     pub(crate) bytes: [u64; MAX_RANKS],
 }
@@ -162,7 +162,7 @@ pub(crate) struct Segments {
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub(crate) struct Reach {
-    pub(crate) mapped: [Segments; SEGMENTS],
+    pub(crate) mapped: [MappedSegments; SEGMENTS],
     pub(crate) ready: [u64; SEGMENTS],
     pub(crate) expects: [u64; MAX_RANKS],
 }

@@ -10,8 +10,8 @@ use handle::{
     ACROSS_HEAD, ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup,
     CollectiveHandle, CollectiveManySends, CollectiveMoves, CollectivePlace, CollectiveRings, CollectiveRows,
     CollectiveSends, LINE, MANY_MESSAGES, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES,
-    Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Reach, SEGMENTS, STEP_RING,
-    Segment, Segments, TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
+    MappedSegments, Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Reach, SEGMENTS,
+    STEP_RING, Segment, TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -32,7 +32,7 @@ fn facts() -> Vec<Fact> {
         .chain(sizes::<CollectiveCall>("CollectiveCall"))
         .chain(sizes::<CollectiveDirectCall>("CollectiveDirectCall"))
         .chain(sizes::<CollectivePlace>("CollectivePlace"))
-        .chain(sizes::<Segments>("CollectiveSegments"))
+        .chain(sizes::<MappedSegments>("CollectiveMappedSegments"))
         .chain(sizes::<Reach>("CollectiveReach"))
         .chain(sizes::<CollectiveGroup>("CollectiveGroup"))
         .chain(sizes::<Part>("CollectivePart"))
@@ -55,7 +55,7 @@ fn facts() -> Vec<Fact> {
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
     offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places, "reach" reach);
     offsets!(CollectivePlace, "CollectivePlace": "segment" segment, "offset" offset);
-    offsets!(Segments, "CollectiveSegments": "at" at, "bytes" bytes);
+    offsets!(MappedSegments, "CollectiveMappedSegments": "at" at, "bytes" bytes);
     offsets!(Reach, "CollectiveReach": "mapped" mapped, "ready" ready, "expects" expects);
     offsets!(CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count);
     offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before, "to" to);

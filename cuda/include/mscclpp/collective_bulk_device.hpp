@@ -1,12 +1,12 @@
-// Exchanges that move data by bulk copies into the receive memory of the peers, where that is registered: see
+// Exchanges that move data by bulk copies into the receive memory of the peers, where they have registered it: see
 // collective_direct_device.hpp. With bulk copies few blocks fill a link. They need compute capability 9.0. For the
 // library's own use.
 //
-// All ranks choose this protocol, since all have registered memory together: so every rank says its places and waits for
-// those of the others, and each message takes the way that its receiver says. Those that have no place, or lie at no multiple
-// of 16, go through a ring with credits (R2), or by stores, behind what is copied in bulk.
+// All ranks choose this protocol, since all of them have registered memory together. So every rank names its places, and waits
+// until the others have named theirs or have said that they have none. A message for which there is no place goes through a
+// ring with credits (R2). One that is sent from an address that is no multiple of 16 goes by stores. Both follow the bulk copies.
 //
-// Two warps of a block copy: one of them the rank's own part, if there is one.
+// Two warps of a block make bulk copies. If the rank has a part of its own to copy, one of them copies that.
 
 #ifndef MSCCLPP_COLLECTIVE_BULK_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_BULK_DEVICE_HPP_
@@ -19,9 +19,9 @@
 namespace mscclpp {
 namespace detail {
 
-// copyByBulk orders its warp's copies before what these threads do next, and the barrier of the block orders them
-// before the signal of another thread (D3). Another thread acquired what the peer has said, before a barrier, and
-// copyByBulk orders that before its copies.
+// The bulk copies of a block's warps. copyByBulk orders its warp's copies before what the threads of the warp do next, and the
+// barrier of the block orders them before the signal of another thread (D3). Another thread has acquired the place that the peer
+// has named, before a barrier of the block; copyByBulk orders this acquire before its copies.
 struct ByBulk {
   static constexpr uint32_t Warps = 2;
   BulkStage<>* stages;
@@ -39,7 +39,7 @@ MSCCLPP_DEVICE_INLINE void exchangeInBulk(const CollectiveHandle& comm, const Co
   if (!b.begin()) return;
   __shared__ DirectTargets targets;
   const DirectPlaces places{b, direct, targets};
-  places.say();
+  places.nameOwn();
   b.countOthers();
   const Chunks chunks(b);
   const auto sends = [&](uint32_t r) { return chunks.count(call.segments[r].sendBytes); };
@@ -50,7 +50,7 @@ MSCCLPP_DEVICE_INLINE void exchangeInBulk(const CollectiveHandle& comm, const Co
   const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
   const CollectiveSegment own = call.segments[b.rank];
   const uint64_t copies = own.send == own.recv ? 0 : chunks.count(own.recvBytes);
-  // Thread r, for rank r; then every thread knows what r has said.
+  // Thread r finds the place of rank r; behind the barrier every thread knows it.
   bool failed = blockAny(isPeer(b.thread) && sends(b.thread) > 0 && !places.find(b.thread, true));
 
   const auto isInBulk = [&](uint32_t p) { return places.of(p) != nullptr && isAligned<16>(call.segments[p].send); };
@@ -58,8 +58,8 @@ MSCCLPP_DEVICE_INLINE void exchangeInBulk(const CollectiveHandle& comm, const Co
     const uint32_t warp = b.thread / 32;
     // One warp copies the own part if there is one, while the others push.
     const uint32_t pushing = copies == 0 ? ByBulk::Warps : ByBulk::Warps - 1;
-    // The part of a message that has as many chunks as this block's, but contiguous, and of it the share of the n-th
-    // of `of` warps. The message goes on to `size` at most.
+    // Copies the share of the n-th of `of` warps. Together they copy this block's part of a message, which has as many chunks as
+    // the block's lane, but is contiguous. Nothing beyond `size` is written.
     const auto copyShare = [&](uint8_t* to, const uint8_t* from, uint64_t bytes, uint64_t size, uint32_t n, uint32_t of) {
       uint64_t begin, end;
       chunks.share(bytes, begin, end);

@@ -54,7 +54,7 @@ struct CollectiveHandle {
   uint32_t amongNodes;
   // Where this device says what is wrong with a `checked` call: 0, or CollectiveOverlap, or in the lower half the rank plus
   // 1 that made another call than this one did, and in the higher the parity of the call's number; with CollectiveNoPlace,
-  // the rank said a place that is none; with CollectiveLengths, it sent a message of another length than this rank takes.
+  // the rank named a place that does not exist; with CollectiveLengths, it sent a message of another length than this rank takes.
   // Pinned host memory.
   uint32_t* mismatch;
   // The offsets of the parts of the scratch: lines by which ranks report that they have begun; lines for the signals of
@@ -63,7 +63,7 @@ struct CollectiveHandle {
   // for odd ones.
   uint64_t begun;
   // Two lines of each rank, for calls of even and of odd numbers: its description of its call, if calls are `checked`,
-  // and the places of its receive memory, if that is registered. In the first, lengths: see CollectiveLengths.
+  // and the places that it names in its published memory. In the first, lengths: see CollectiveLengths.
   uint64_t checks;
   uint64_t signals;
   uint64_t ll16, ll16Bytes;

@@ -1,16 +1,16 @@
 // The all_reduce in two steps by Simple, whose results go straight into the receive memory of the peers that have published it.
 // For the library's own use.
 //
-// It has the lanes, places, signals and steps of allReduceSimple, so a peer may launch that kernel (D8). What differs is where
-// the block that reduces stores a chunk of results: at the place that the peer has said, if it has said one, and otherwise in
-// the ring. Either way it signals the chunk behind a barrier, with release, and the peer's block that puts waits for that with
-// acquire (D3). So R3 holds as it stands; only the copy out of the ring is left out. The word by which a sender says that
-// its lane goes directly (D8) is behind that of the lane's signals for results.
+// It has the lanes, rings, signals and steps of allReduceSimple, so a peer may launch that kernel (D8). The two kernels differ
+// in where the block that reduces stores a chunk of results: at the place that the peer has named, or in the ring if it has
+// named none. Either way it signals the chunk behind a barrier, with release, and the peer's block that puts waits for that with
+// acquire (D3). So R3 holds unchanged; only the copy out of the ring is left out. The word by which a sender tells that its
+// lane goes directly (D8) is behind that of the lane's signals for results.
 //
-// In place (D2), a place may be the memory of the numbers that its rank sends to be reduced to these results. Chunk k of both
-// is the same bytes, of the same lane. One block of the rank reads it, the one that puts it, and nothing else of the
-// rank's kernel does. It signals the chunk, with release behind a barrier, when it has read it; and the peer stores the
-// result after it has acquired that signal, which it needs to make the result.
+// In place (D2), a place may be the memory of the numbers that its rank sends to be reduced to these results. Chunk k of the
+// numbers and chunk k of the results are then the same bytes, and belong to the same lane. Only one block of the rank's kernel
+// reads them: the block that puts the chunk. When it has read them, it signals the chunk, with release behind a barrier. The
+// peer needs that signal to make the result, and stores the result after it has acquired the signal.
 
 #ifndef MSCCLPP_COLLECTIVE_RESULTS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_RESULTS_DEVICE_HPP_
@@ -22,11 +22,12 @@
 namespace mscclpp {
 namespace detail {
 
-// A lane of an all_reduce of which some results go directly. Each thread has the part of one peer, that of its own number.
+// A lane of an all_reduce in which some results go directly. Each thread waits for and signals the peer that has its own number.
 struct ResultsLane : Chunks {
-  // `at`: where the results of a chunk go that is reduced next. `comes`: whether the peer's results come directly.
+  // `at`: where the results of the chunk that is reduced next go, for each peer. `comes`: whether the peer's results come
+  // directly.
   DirectTargets& targets;
-  // The place for this rank's results at this thread's peer, or null.
+  // The place that this thread's peer has named for this rank's results, or null.
   uint8_t* const direct;
 
   MSCCLPP_DEVICE_INLINE ResultsLane(const Chunks& chunks, DirectTargets& targets, uint8_t* direct)
@@ -34,14 +35,14 @@ struct ResultsLane : Chunks {
 
   MSCCLPP_DEVICE_INLINE bool isPeer() const { return b.thread < b.ranks && b.thread != b.rank; }
 
-  // Says to this thread's peer that the lane goes directly, before its first signal.
-  MSCCLPP_DEVICE_INLINE void say() const {
+  // Tells this thread's peer, before the lane's first signal, that the lane goes directly, if it does.
+  MSCCLPP_DEVICE_INLINE void tellDirect() const {
     if (direct != nullptr) store8(word(Results, b.thread, b.rank) + 1, b.epoch);
   }
 
-  // Waits as Chunks does. Before a chunk is reduced, each thread also notes where its result goes: the block has passed a barrier
-  // since it used `at` for the chunk before, and passes one before it uses this. With the first result of a peer it
-  // learns whether they come directly.
+  // Waits as Chunks::waitForAll does. Before a chunk is reduced, each thread also notes in `at` where its result goes: the block
+  // has passed a barrier since it used `at` for the chunk before, and passes another one before it uses this. With the first
+  // result of a peer, the thread learns whether the peer's results come directly.
   template <class Due>
   MSCCLPP_DEVICE_INLINE bool waitForAll(Signal signal, uint32_t k, Due due) const {
     const uint32_t r = b.thread;
@@ -76,7 +77,7 @@ MSCCLPP_DEVICE_INLINE void allReduceDirect(const CollectiveHandle& comm, const C
   __shared__ DirectTargets targets;
 #endif
   const DirectPlaces places{b, direct, targets};
-  places.say();
+  places.nameOwn();
   b.countOthers();
   const ChunkRole role(b);
   const Chunks chunks(b, role.lane, role.lanes, CollectiveStepChunks);
@@ -86,7 +87,7 @@ MSCCLPP_DEVICE_INLINE void allReduceDirect(const CollectiveHandle& comm, const C
   bool failed = false;
   if (role.takes && r < b.ranks && r != b.rank && chunks.has(part, 0)) {
     failed = !places.find(r, false);
-    // A place that is too short is that of another call (D5).
+    // A place that is too short was named for another call (D5).
     if (!failed && places.room(r, 0) >= part) place = places.of(r);
   }
   if (blockAny(failed)) {
@@ -94,7 +95,7 @@ MSCCLPP_DEVICE_INLINE void allReduceDirect(const CollectiveHandle& comm, const C
     return;
   }
   const ResultsLane lane(chunks, targets, place);
-  lane.say();
+  lane.tellDirect();
   reduceInTwoSteps<Words>(b, role, lane);
 }
 

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Result,
-    handle::{CollectivePlace, MAX_RANKS, Reach, SEGMENTS, Segment as CallSegment, Segments},
+    handle::{CollectivePlace, MAX_RANKS, MappedSegments, Reach, SEGMENTS, Segment as CallSegment},
     plan::overlap,
 };
 
@@ -333,9 +333,9 @@ impl Registry {
     }
 
     fn write_mapped(&self, peer: usize, slot: u64, at: DevicePtr, bytes: u64) -> Result<()> {
-        let entry = offset_of!(Reach, mapped) as u64 + (slot - 1) * size_of::<Segments>() as u64;
-        self.write(entry + offset_of!(Segments, bytes) as u64 + 8 * peer as u64, bytes)?;
-        self.write(entry + offset_of!(Segments, at) as u64 + 8 * peer as u64, at.0)
+        let entry = offset_of!(Reach, mapped) as u64 + (slot - 1) * size_of::<MappedSegments>() as u64;
+        self.write(entry + offset_of!(MappedSegments, bytes) as u64 + 8 * peer as u64, bytes)?;
+        self.write(entry + offset_of!(MappedSegments, at) as u64 + 8 * peer as u64, at.0)
     }
 
     /// Writes a word: see D9 in `collective_direct_device.hpp`.

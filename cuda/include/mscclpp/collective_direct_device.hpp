@@ -55,8 +55,8 @@ namespace mscclpp {
 // The most segments that a rank may have published at a time.
 enum CollectiveReachLimits : uint32_t { CollectiveMaxSegments = 256 };
 
-// A place in published memory: the number of the segment, counted from 1 on each rank, and the offset of the place in it. Segment 0
-// means that there is no place.
+// A place in published memory: the number of the segment, counted from 1 on each rank, and the offset of the place in it.
+// Segment 0 means that there is no place.
 struct CollectivePlace {
   uint64_t segment;
   uint64_t offset;
@@ -68,8 +68,8 @@ struct CollectiveMappedSegments {
   uint64_t bytes[CollectiveMaxRanks];
 };
 
-// The table of the peers' segments that a rank has mapped, and the state of its own segments. It lies in the rank's own memory, and
-// the host writes its words while kernels run (D9).
+// The table of the peers' segments that a rank has mapped, and the state of its own segments. It lies in the rank's own memory,
+// and the host writes its words while kernels run (D9).
 struct CollectiveReach {
   // The peers' segments with number s are at s - 1.
   CollectiveMappedSegments mapped[CollectiveMaxSegments];

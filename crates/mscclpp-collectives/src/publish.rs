@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use mscclpp::{DeviceBuffer, DevicePtr, gpu::KernelArgument};
+use mscclpp::{DeviceBuffer, DevicePtr};
 
 use crate::{
     Collectives, Error, Result,
-    rank::{Registry, Segment},
+    rank::{Registry, Segment, SegmentMemory},
 };
 
 /// Memory that this rank has published with [`Collectives::publish`].
@@ -69,7 +69,7 @@ impl Collectives {
     /// aborted.
     pub fn publish(&self, buffer: &DeviceBuffer) -> Result<Published> {
         self.expect_here([buffer])?;
-        self.publish_with(|registry| registry.publish(buffer.ptr(), buffer.len(), None, buffer.owner()))
+        self.publish_with(|registry| registry.publish(SegmentMemory::Buffer(buffer.clone())))
     }
 
     /// Publishes the allocation that holds `bytes` bytes of device memory at an address, as [`Collectives::publish`] does, for

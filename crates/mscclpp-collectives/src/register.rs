@@ -15,7 +15,7 @@ use mscclpp::{
 
 use crate::{
     Collectives, Error, Result,
-    rank::{List, MappedSegment, Memory, Part, Peers, Symmetric, is_slot, purpose},
+    rank::{List, MappedSegment, Memory, Part, Peers, SegmentMemory, Symmetric, is_slot, purpose},
 };
 
 /// Receive memory that is registered with [`Collectives::register`].
@@ -184,7 +184,8 @@ impl Collectives {
         let own = group.all_have("register", own)?;
         let Part { at, offset, len } = part;
         // Without a slot, what comes into it goes through scratch.
-        let segment = self.publisher.as_ref().and_then(|_| rank.registry.add(at, len, None, None));
+        let segment =
+            self.publisher.as_ref().and_then(|_| rank.registry.add(SegmentMemory::Registered(at, len)));
         let named = segment.as_ref().map_or(0, |segment| segment.generation << 16 | segment.slot);
         let all = group.all_gather([symmetric.into(), offset, len, named])?;
         if let Some(other) = all.iter().position(|[theirs, ..]| *theirs != u64::from(symmetric)) {
@@ -357,13 +358,14 @@ mod tests {
         // Another segment, of which rank 0 does not know; and a longer one in the place of that which it knows.
         let unknown = said(&|collectives, all| {
             collectives.rank.registrations.read().all[0].segment.as_ref().expect("a segment").end();
-            registry(collectives).add(all.ptr(), all.len(), None, None).into_iter().collect()
+            let memory = SegmentMemory::Registered(all.ptr(), all.len());
+            registry(collectives).add(memory).into_iter().collect()
         });
         let longer = said(&|collectives, all| {
             let known = collectives.rank.registrations.read().all[0].segment.clone().expect("a segment");
             known.end();
-            let at = DevicePtr(all.ptr().0 - 65_536);
-            vec![registry(collectives).add_in_slot(known.slot, at, all.len() + 65_536, None, None)]
+            let memory = SegmentMemory::Registered(DevicePtr(all.ptr().0 - 65_536), all.len() + 65_536);
+            vec![registry(collectives).add_in_slot(known.slot, memory)]
         });
         for (error, problem) in [
             (unknown, "32768 bytes at offset 0 of registration 2, and the last one here is 1"),

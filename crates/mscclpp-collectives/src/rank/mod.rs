@@ -20,7 +20,7 @@ pub(crate) use meeting::{check_size, devices, least_device, meet, purpose, shari
 pub(crate) use options::Options;
 pub(crate) use publisher::Publisher;
 pub(crate) use registrations::{CopyPlaces, List, Mapping, Memory, Part, Peers, Symmetric};
-pub(crate) use registry::{MappedSegment, Places, Registry, Segment, is_slot};
+pub(crate) use registry::{MappedSegment, Places, Registry, Segment, SegmentMemory, is_slot};
 #[cfg(test)]
 pub(crate) use state::SCRATCH;
 pub(crate) use state::{Call, RankState};

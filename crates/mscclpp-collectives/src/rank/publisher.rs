@@ -163,17 +163,17 @@ impl Communicator {
         let mut has_worked = !commands.is_empty();
         for command in commands {
             match command {
-                Command::Publish(segment, memory) => {
+                Command::Publish(segment, exported) => {
                     let Some(segment) = segment.upgrade() else { continue };
-                    if let Err(error) = self.publish(&segment, memory) {
+                    if let Err(error) = self.publish(&segment, exported) {
                         self.say("memory is not published, so data comes into it through scratch", &error);
                     }
                 }
-                Command::Withdraw { slot, generation, _keeps: keeps } => {
+                Command::Withdraw { slot, generation, memory } => {
                     if let Err(error) = self.withdraw(slot, generation) {
                         self.say("memory is not withdrawn", &error);
                     }
-                    drop(keeps);
+                    drop(memory);
                 }
             }
         }

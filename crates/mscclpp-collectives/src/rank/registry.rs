@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    mem::offset_of,
+    mem::{self, offset_of},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Withdraw {
         slot: u64,
         generation: u64,
-        _keeps: Option<Owner>,
+        memory: SegmentMemory,
     },
 }
 
@@ -72,10 +72,18 @@ pub(crate) struct Segment {
     is_over: AtomicBool,
     /// Whether all peers have mapped it.
     is_ready: AtomicBool,
-    /// The allocation that it is, if no buffer owns it: a call looks whether that is still there.
-    allocation: Option<DeviceAllocation>,
-    owner: Option<Owner>,
+    memory: SegmentMemory,
     registry: Weak<Registry>,
+}
+
+/// The memory of a segment.
+pub(crate) enum SegmentMemory {
+    /// A buffer, which the segment keeps.
+    Buffer(DeviceBuffer),
+    /// The address and the length of memory that ranks have registered together. The registration keeps it.
+    Registered(DevicePtr, u64),
+    /// An allocation that the program may free. So a call first looks whether it is still there.
+    Allocation(DeviceAllocation),
 }
 
 /// The segments of peers that are mapped, by the peer and the slot. All launches keep them, since peers may name any.
@@ -145,26 +153,14 @@ impl Registry {
     }
 
     /// Makes a segment, if there is a slot for one. Nobody is told of it.
-    pub(crate) fn add(
-        self: &Arc<Self>,
-        at: DevicePtr,
-        len: u64,
-        allocation: Option<DeviceAllocation>,
-        owner: Option<Owner>,
-    ) -> Option<Arc<Segment>> {
+    pub(crate) fn add(self: &Arc<Self>, memory: SegmentMemory) -> Option<Arc<Segment>> {
         let slot = self.own.lock().free.pop()?;
-        Some(self.add_in_slot(slot, at, len, allocation, owner))
+        Some(self.add_in_slot(slot, memory))
     }
 
     /// Makes a segment in a slot that no other has.
-    pub(crate) fn add_in_slot(
-        self: &Arc<Self>,
-        slot: u64,
-        at: DevicePtr,
-        len: u64,
-        allocation: Option<DeviceAllocation>,
-        owner: Option<Owner>,
-    ) -> Arc<Segment> {
+    pub(crate) fn add_in_slot(self: &Arc<Self>, slot: u64, memory: SegmentMemory) -> Arc<Segment> {
+        let (at, len) = memory.range();
         let mut own = self.own.lock();
         let segment = Arc::new(Segment {
             slot,
@@ -173,8 +169,7 @@ impl Registry {
             len,
             is_over: AtomicBool::new(false),
             is_ready: AtomicBool::new(false),
-            allocation,
-            owner,
+            memory,
             registry: Arc::downgrade(self),
         });
         own.next += 1;
@@ -186,21 +181,16 @@ impl Registry {
 
     /// Makes a segment, and has it published, if its memory can be shared. Waits for nobody. The memory is exported here: the
     /// program may free it before the publisher tells the peers.
-    pub(crate) fn publish(
-        self: &Arc<Self>,
-        at: DevicePtr,
-        len: u64,
-        allocation: Option<DeviceAllocation>,
-        owner: Option<Owner>,
-    ) -> Option<Arc<Segment>> {
+    pub(crate) fn publish(self: &Arc<Self>, memory: SegmentMemory) -> Option<Arc<Segment>> {
+        let (at, len) = memory.range();
         // SAFETY: it is live memory of this device now (the caller's contract). Peers use it by mappings of their own.
-        let memory = unsafe { self.context.register_memory(at, len, Transport::CUDA_IPC) };
-        let memory = memory.inspect_err(|error| {
+        let exported = unsafe { self.context.register_memory(at, len, Transport::CUDA_IPC) };
+        let exported = exported.inspect_err(|error| {
             tracing::debug!(target: "mscclpp::conn", %error, "memory is not published, so data comes into it through scratch");
         });
-        let memory = memory.ok()?;
-        let segment = self.add(at, len, allocation, owner)?;
-        self.command(Command::Publish(Arc::downgrade(&segment), memory));
+        let exported = exported.ok()?;
+        let segment = self.add(memory)?;
+        self.command(Command::Publish(Arc::downgrade(&segment), exported));
         Some(segment)
     }
 
@@ -210,7 +200,7 @@ impl Registry {
     }
 
     pub(super) fn take_commands(&self) -> Vec<Command> {
-        std::mem::take(&mut *self.commands.lock())
+        mem::take(&mut *self.commands.lock())
     }
 
     /// The places of the data that comes to `rank` from each peer. `results`: it is what the peer has made of what this rank
@@ -236,9 +226,9 @@ impl Registry {
             }
             let known = found.segments.iter().find(|segment| segment.holds(recv, recv_bytes)).cloned();
             let segment = known.or_else(|| {
-                let segment = self
-                    .find(recv, recv_bytes)
-                    .or_else(|| if publishes { self.publish_at(recv, recv_bytes) } else { None })?;
+                let allocation = || if publishes { self.gpu.allocation(recv).ok() } else { None };
+                let publish = || self.publish_around(allocation()?, recv, recv_bytes);
+                let segment = self.find(recv, recv_bytes).or_else(publish)?;
                 found.segments.push(Arc::clone(&segment));
                 Some(segment)
             });
@@ -259,11 +249,6 @@ impl Registry {
         found.into_iter().find(|segment| segment.is_still_there(&self.gpu))
     }
 
-    /// Publishes the allocation that holds these bytes, if one does.
-    fn publish_at(self: &Arc<Self>, at: DevicePtr, bytes: u64) -> Option<Arc<Segment>> {
-        self.publish_around(self.gpu.allocation(at).ok()?, at, bytes)
-    }
-
     /// Publishes the whole allocation, if it holds these bytes.
     pub(crate) fn publish_around(
         self: &Arc<Self>,
@@ -271,12 +256,9 @@ impl Registry {
         at: DevicePtr,
         bytes: u64,
     ) -> Option<Arc<Segment>> {
-        let (base, len) = (allocation.ptr(), allocation.len());
-        let offset = at.0.wrapping_sub(base.0);
-        if offset > len || bytes > len - offset {
-            return None;
-        }
-        self.publish(base, len, Some(allocation), None)
+        let offset = at.0.wrapping_sub(allocation.ptr().0);
+        let holds = offset <= allocation.len() && bytes <= allocation.len() - offset;
+        if holds { self.publish(SegmentMemory::Allocation(allocation)) } else { None }
     }
 
     /// Notes that all peers have mapped a segment: kernels name it from now on.
@@ -354,6 +336,17 @@ fn expects(peer: usize) -> u64 {
     offset_of!(Reach, expects) as u64 + 8 * peer as u64
 }
 
+impl SegmentMemory {
+    /// The first address, and the length in bytes.
+    fn range(&self) -> (DevicePtr, u64) {
+        match self {
+            Self::Buffer(buffer) => (buffer.ptr(), buffer.len()),
+            Self::Registered(at, len) => (*at, *len),
+            Self::Allocation(allocation) => (allocation.ptr(), allocation.len()),
+        }
+    }
+}
+
 impl Segment {
     /// Makes later calls not name it.
     pub(crate) fn end(&self) {
@@ -372,8 +365,10 @@ impl Segment {
 
     /// Whether it is the memory that it was, which is asked of the driver where no buffer owns it.
     fn is_still_there(&self, gpu: &Gpu) -> bool {
-        let is_there =
-            self.allocation.is_none_or(|known| gpu.allocation(self.at).is_ok_and(|now| now == known));
+        let is_there = match &self.memory {
+            SegmentMemory::Allocation(known) => gpu.allocation(self.at).is_ok_and(|now| now == *known),
+            SegmentMemory::Buffer(_) | SegmentMemory::Registered(..) => true,
+        };
         if !is_there {
             self.end();
         }
@@ -387,9 +382,9 @@ impl Drop for Segment {
         // In a fork, nobody would answer, and another thread may have held the locks.
         let registry = self.registry.upgrade().filter(|registry| registry.origin.is_here());
         if let Some(registry) = registry {
-            let keeps = self.owner.take();
-            let Self { slot, generation, .. } = *self;
-            registry.command(Command::Withdraw { slot, generation, _keeps: keeps });
+            let Self { slot, generation, at, len, .. } = *self;
+            let memory = mem::replace(&mut self.memory, SegmentMemory::Registered(at, len));
+            registry.command(Command::Withdraw { slot, generation, memory });
         }
     }
 }
@@ -407,7 +402,7 @@ mod tests {
         let memory = gpu.allocate(4096).expect("memory");
         let context = Context::on(Platform::Sim);
         let registry = Arc::new(Registry::new(&context, &gpu, &words, 0, true));
-        let segment = registry.add(memory.ptr(), 1000, None, None).expect("a slot");
+        let segment = registry.add(SegmentMemory::Registered(memory.ptr(), 1000)).expect("a slot");
         (registry, segment, memory)
     }
 
@@ -472,17 +467,20 @@ mod tests {
     fn a_slot_is_given_to_others_when_its_segment_is_withdrawn() {
         let (registry, segment, memory) = registry();
         let others: Vec<_> = (1..SEGMENTS as u64)
-            .map(|i| registry.add(memory.ptr(), i, None, None).expect("a slot"))
+            .map(|i| registry.add(SegmentMemory::Registered(memory.ptr(), i)).expect("a slot"))
             .collect();
-        assert!(registry.add(memory.ptr(), 8, None, None).is_none(), "there is none left");
+        assert!(registry.add(SegmentMemory::Registered(memory.ptr(), 8)).is_none(), "there is none left");
         let slot = segment.slot;
         drop(segment);
-        assert!(registry.add(memory.ptr(), 8, None, None).is_none(), "the peers do not know it yet");
+        assert!(
+            registry.add(SegmentMemory::Registered(memory.ptr(), 8)).is_none(),
+            "the peers do not know it yet"
+        );
         for command in registry.take_commands() {
             let Command::Withdraw { slot, .. } = command else { panic!("nothing is published") };
             registry.free(slot).expect("memory");
         }
-        assert_eq!(registry.add(memory.ptr(), 8, None, None).expect("a slot").slot, slot);
+        assert_eq!(registry.add(SegmentMemory::Registered(memory.ptr(), 8)).expect("a slot").slot, slot);
         drop(others);
     }
 

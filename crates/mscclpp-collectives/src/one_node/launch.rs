@@ -140,12 +140,12 @@ impl OneNode {
                 if (plan.op.is_none() || results) && !self.is_among_nodes() =>
             {
                 // With MSCCLPP_GRAPH_REGISTER=0, captured calls that move still go directly if something is published later.
-                let captured = stream.is_capturing()? && (registry.captures() || !results);
+                let captured = stream.is_capturing()? && (registry.publishes_captured() || !results);
                 if selection.protocol == Protocol::Simple && !captured && !registry.is_used() {
                     return Ok(None);
                 }
                 selection.protocol = Protocol::Direct;
-                (captured && registry.captures(), false)
+                (captured && registry.publishes_captured(), false)
             }
             _ => return Ok(None),
         };

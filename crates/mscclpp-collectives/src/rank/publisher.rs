@@ -1,8 +1,8 @@
-//! The thread that publishes the segments of this process's ranks, maps those of their peers, and withdraws them. Nobody waits
-//! for it but the end of a communicator, which waits until the thread has let go of that.
+//! The thread that publishes and withdraws the segments of this process's ranks, and maps those of their peers. Only the end of a
+//! communicator waits for it, until the thread no longer uses that communicator.
 //!
-//! Ranks tell each other by [`Group::tell`]; what a rank has told arrives in order. A message is a list of words: what it is, the
-//! slot, the segment's generation, and what belongs to it.
+//! Ranks send each other messages by [`Group::tell`], and those of a rank arrive in order. A message is a list of words: its
+//! kind, the slot, the segment's generation, and what the kind adds.
 
 use std::{
     collections::HashMap,
@@ -24,60 +24,63 @@ use super::{
     state::RankState,
 };
 
-/// The first word of a message.
+/// The kinds of messages.
 const PUBLISH: u64 = 0;
 const MAPPED: u64 = 1;
 const WITHDRAW: u64 = 2;
 
-/// The time between two looks at what peers have said: after something has happened, and otherwise.
+/// The pause between two looks for messages of peers, while there was work lately, and otherwise.
 const BUSY: Duration = Duration::from_micros(500);
 const IDLE: Duration = Duration::from_millis(50);
-/// How long after it a thread is busy.
-const CALMS_DOWN: Duration = Duration::from_millis(500);
+/// How long after its last work the thread makes the pauses of [`BUSY`].
+const BUSY_FOR: Duration = Duration::from_millis(500);
 
 static ALL: OfThisProcess<Publishing> = Mutex::new(None);
 
-/// Whether there is something to do at once.
+/// Whether [`wake`] was called since the thread's last pause.
 static IS_CALLED: Mutex<bool> = Mutex::new(false);
 static CALLED: Condvar = Condvar::new();
 
-/// Held by the thread while it calls drivers. It is held for ever when the process ends.
+/// A lock that the thread holds while it calls drivers. The end of the process takes it and never gives it back.
 static WORKS: Mutex<()> = Mutex::new(());
-/// How long the end of the process waits for the thread.
+/// How long the end of the process waits for each lock of the thread.
 const AT_EXIT: Duration = Duration::from_secs(1);
 
-/// Makes the thread look at once. Called without the thread's locks, by anybody.
+/// Ends the pause of the thread. Any thread may call this that holds none of the publisher's locks.
 pub(super) fn wake() {
     *IS_CALLED.lock() = true;
     CALLED.notify_one();
 }
 
-/// Serves a communicator until this is dropped.
+/// The publisher of a communicator, whose segments the thread serves until this is dropped.
 pub(crate) struct Publisher {
     served: OfProcess<Arc<Publishing>>,
     all: Arc<Mutex<Served<Publishing>>>,
 }
 
-/// A communicator. What the thread needs is taken out at its end, so that nothing of it is released by the thread later.
+/// A communicator as the thread knows it. When the communicator ends, this becomes None, so that the thread releases nothing of it
+/// later.
 type Publishing = Mutex<Option<Communicator>>;
 
+/// The parts of a communicator that the thread needs.
 struct Communicator {
     group: Group,
     rank: Arc<RankState>,
     engine: Arc<dyn Engine>,
-    /// The segments that this rank has published, by the slot.
+    /// The segments that this rank has published, by slot.
     own: HashMap<u64, Published>,
-    /// The ranks that can say nothing any more.
+    /// For each rank, whether no more messages of it can come.
     gone: Vec<bool>,
 }
 
+/// A segment of which this rank has told its peers.
 struct Published {
     segment: Weak<Segment>,
     generation: u64,
-    /// The peers that have mapped it.
+    /// For each rank, whether it has mapped the segment.
     mapped_by: Vec<bool>,
-    /// Peers use the registration until they have mapped it, and peers in this process as long as they have it mapped.
-    _memory: RegisteredMemory,
+    /// The exported memory. Peers need it until they have mapped it, and peers in this process as long as they have it mapped.
+    _exported: RegisteredMemory,
 }
 
 impl Publisher {
@@ -122,14 +125,14 @@ fn serve_all(all: &Mutex<Served<Publishing>>) {
             last = Instant::now();
             continue;
         }
-        // Segments are among what graphs keep. Nobody waits for this thread here.
+        // Graphs keep segments, among other objects. Releasing those may block, but nobody waits for this thread here.
         let gpu = served.first().and_then(|served| served.lock().as_ref().map(|it| it.rank.gpu.clone()));
         drop(served);
         if let Some(Err(error)) = gpu.map(|gpu| gpu.release_of_graphs()) {
             tracing::debug!(target: "mscclpp::conn", %error, "what graphs have kept is not released");
         }
         drop(works);
-        let pause = if last.elapsed() < CALMS_DOWN { BUSY } else { IDLE };
+        let pause = if last.elapsed() < BUSY_FOR { BUSY } else { IDLE };
         let mut is_called = IS_CALLED.lock();
         if !*is_called {
             CALLED.wait_for(&mut is_called, pause);
@@ -138,17 +141,18 @@ fn serve_all(all: &Mutex<Served<Publishing>>) {
     }
 }
 
-/// Has the thread call no driver any more when the process ends, where drivers are taken down.
+/// Keeps the thread from calling drivers at the end of the process, when drivers are taken down.
 fn stop_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: programs, the Python package and the library in place of NCCL are never unloaded, and this function with them.
+        // SAFETY: the function stays loaded until the process ends: programs, the Python package and the library in place of NCCL
+        // are never unloaded.
         let _without_it_the_thread_goes_on = unsafe { libc::atexit(at_exit) };
     });
 }
 
 extern "C" fn at_exit() {
-    // A fork has no such thread, which may have held the lock.
+    // A forked child has no such thread, and the parent's thread may have held the lock.
     if ALL.try_lock_for(AT_EXIT).is_some_and(|all| all.as_ref().is_some_and(OfProcess::is_here))
         && let Some(works) = WORKS.try_lock_for(AT_EXIT)
     {
@@ -157,7 +161,7 @@ extern "C" fn at_exit() {
 }
 
 impl Communicator {
-    /// Does what there is to do, and returns whether there was anything.
+    /// Carries out the commands and handles the messages that have come, and returns whether there were any.
     fn work(&mut self) -> bool {
         let commands = self.rank.registry.take_commands();
         let mut has_worked = !commands.is_empty();
@@ -166,12 +170,12 @@ impl Communicator {
                 Command::Publish(segment, exported) => {
                     let Some(segment) = segment.upgrade() else { continue };
                     if let Err(error) = self.publish(&segment, exported) {
-                        self.say("memory is not published, so data comes into it through scratch", &error);
+                        self.log("memory is not published, so data comes into it through scratch", &error);
                     }
                 }
                 Command::Withdraw { slot, generation, memory } => {
                     if let Err(error) = self.withdraw(slot, generation) {
-                        self.say("memory is not withdrawn", &error);
+                        self.log("memory is not withdrawn", &error);
                     }
                     drop(memory);
                 }
@@ -183,7 +187,7 @@ impl Communicator {
                     Ok(Some(words)) => {
                         has_worked = true;
                         if let Err(error) = self.hear(peer, &words) {
-                            self.say("a peer's memory is not mapped", &error);
+                            self.log("a peer's memory is not mapped", &error);
                         }
                     }
                     Ok(None) => break,
@@ -195,21 +199,22 @@ impl Communicator {
         has_worked
     }
 
-    fn say(&self, what: &str, error: &crate::Error) {
+    fn log(&self, what: &str, error: &crate::Error) {
         let rank = self.group.ranks()[self.group.rank()];
         tracing::debug!(target: "mscclpp::conn", rank, %error, "{what}");
     }
 
     fn tell_all(&self, words: &[u64]) {
         for peer in self.group.others().filter(|peer| !self.gone[*peer]) {
-            // A peer that has left maps nothing any more.
+            // An error means that the peer has left. Then it need not know.
             let _ = self.group.tell(peer, words);
         }
     }
 
-    fn publish(&mut self, segment: &Arc<Segment>, memory: RegisteredMemory) -> Result<()> {
+    /// Sends the peers what they need to map a segment.
+    fn publish(&mut self, segment: &Arc<Segment>, exported: RegisteredMemory) -> Result<()> {
         let Segment { slot, generation, .. } = **segment;
-        let bytes = memory.serialize().map_err(mscclpp::Error::from)?;
+        let bytes = exported.serialize().map_err(mscclpp::Error::from)?;
         let mut words = vec![PUBLISH, slot, generation, bytes.len() as u64];
         words.extend(bytes.chunks(8).map(|chunk| {
             let mut word = [0; 8];
@@ -218,12 +223,13 @@ impl Communicator {
         }));
         let mapped_by = vec![false; self.group.ranks().len()];
         let segment = Arc::downgrade(segment);
-        self.own.insert(slot, Published { segment, generation, mapped_by, _memory: memory });
+        self.own.insert(slot, Published { segment, generation, mapped_by, _exported: exported });
         self.tell_all(&words);
         Ok(())
     }
 
-    /// Tells the peers that a segment is not named any more. Not if a call has failed: peers may still write for it.
+    /// Frees the slot of a segment that this rank names no more, and tells the peers to unmap it. If a call has failed, this does
+    /// nothing: peers may still write into the segment for that call.
     fn withdraw(&mut self, slot: u64, generation: u64) -> Result<()> {
         if self.has_failed() {
             return Ok(());
@@ -241,20 +247,21 @@ impl Communicator {
             || self.engine.semaphores().any(|semaphore| failed(semaphore.failure()))
     }
 
+    /// Handles a message of a peer.
     fn hear(&mut self, peer: usize, words: &[u64]) -> Result<()> {
         let malformed = |problem: &str| Err(self.group.malformed(peer, problem.to_owned()).into());
-        let [what, slot, generation, rest @ ..] = words else {
+        let [kind, slot, generation, rest @ ..] = words else {
             return malformed("it has fewer than 3 words");
         };
         let (slot, generation) = (*slot, *generation);
         if !is_slot(slot) {
-            return malformed(&format!("it names slot {slot}, which there is not"));
+            return malformed(&format!("it names slot {slot}, which does not exist"));
         }
-        match (*what, rest) {
+        match (*kind, rest) {
             (PUBLISH, [len, rest @ ..]) => {
                 let mapped = self.map(peer, slot, generation, *len, rest);
                 let is_mapped = mapped.is_ok();
-                // If the peer has left, it does not need it.
+                // An error means that the peer has left. Then it need not know.
                 let _ = self.group.tell(peer, &[MAPPED, slot, generation, is_mapped.into()]);
                 mapped
             }
@@ -271,18 +278,19 @@ impl Communicator {
                 }
             }
             (WITHDRAW, []) => self.rank.registry.unmap(peer, slot, generation),
-            _ => malformed("its words are none of a message about memory"),
+            _ => malformed("its words are no message about published memory"),
         }
     }
 
-    /// Maps the memory that a peer has described by `len` bytes.
+    /// Maps a segment of a peer. Its exported memory is serialized in the first `len` bytes of `words`.
     fn map(&self, peer: usize, slot: u64, generation: u64, len: u64, words: &[u64]) -> Result<()> {
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(usize::try_from(len).unwrap_or(usize::MAX));
         let memory = RegisteredMemory::deserialize(&bytes).map_err(mscclpp::Error::from)?;
         let (context, gpu) = (self.rank.comm.context(), &self.rank.gpu);
-        // The program may free memory of this process meanwhile, in another thread. CUDA's driver does not survive that if it is
-        // virtual memory, so this rank maps it for itself. Other memory has no mapping that belongs to one device.
+        // If the memory belongs to this process, another thread of the program may free it at any time. If it is virtual memory,
+        // and this rank uses it at its owner's addresses, CUDA's driver does not survive that. So this rank maps it at other
+        // addresses. Plain memory cannot be mapped twice in a process, so it is used at its owner's addresses.
         let at = match gpu.platform() {
             Platform::Cuda => {
                 context.map_memory_apart(&memory, gpu).or_else(|_| context.map_memory(&memory, gpu))

@@ -1,5 +1,5 @@
-//! The segments that a rank has published, and those of its peers that it has mapped. Calls find their places here. The
-//! messages of the ranks about them are in `publisher.rs`; `docs/design/registrations.md` says how it goes together.
+//! The segments that a rank has published, and the segments of its peers that it has mapped. Calls find their places here. The
+//! messages that ranks send each other about segments are in `publisher.rs`; `docs/design/registrations.md` describes both.
 
 use std::{
     collections::HashMap,
@@ -24,25 +24,25 @@ use crate::{
 
 use super::publisher;
 
-/// The segments of a rank, and the words by which its kernels reach those of others.
+/// The segments of a rank, and the words in device memory by which its kernels find the segments of its peers.
 pub(crate) struct Registry {
     context: Context,
     gpu: Gpu,
-    /// The memory of the words, where it begins in a buffer, which is the rank's own.
+    /// A buffer of this rank, which holds the words from byte `begin` on.
     words: DeviceBuffer,
     begin: u64,
-    /// Whether captured calls publish what they take data into.
-    captures: bool,
+    /// Whether captured calls publish the memory that they take data into.
+    publishes_captured: bool,
     own: Mutex<Own>,
-    /// The work that the publisher has still to do.
+    /// The commands that the publisher has not yet carried out.
     commands: Mutex<Vec<Command>>,
     mapped: Arc<Mapped>,
-    /// Whether this rank has ever published something or mapped something: then its calls may go directly.
+    /// Whether this rank has published or mapped any segment, at any time. If so, its calls may go directly.
     is_used: AtomicBool,
     origin: Origin,
 }
 
-/// This rank's segments.
+/// The segments of this rank.
 struct Own {
     segments: Vec<Weak<Segment>>,
     /// The slots that no segment has, and the number of the next segment.
@@ -50,27 +50,23 @@ struct Own {
     next: u64,
 }
 
-/// A piece of work for the publisher.
+/// A command to the publisher.
 pub(crate) enum Command {
+    /// Tell the peers of a segment, whose memory is exported.
     Publish(Weak<Segment>, RegisteredMemory),
-    /// Nobody names the segment any more. What it kept is released behind that.
-    Withdraw {
-        slot: u64,
-        generation: u64,
-        memory: SegmentMemory,
-    },
+    /// Tell the peers that a segment is not named any more, and then release its memory.
+    Withdraw { slot: u64, generation: u64, memory: SegmentMemory },
 }
 
-/// Memory that this rank has published. Handles, launches and graphs keep it; when nobody does, it is withdrawn.
+/// Memory that this rank has published. Handles, launches and graphs keep it. When the last of them is gone, it is withdrawn.
 pub(crate) struct Segment {
-    /// Its number, from 1 on, which no other segment of this rank has meanwhile, and one that none ever has.
+    /// The segment's number, from 1 on, which no other segment of this rank has at the same time.
     pub(crate) slot: u64,
+    /// A number that no other segment of this rank ever has.
     pub(crate) generation: u64,
-    pub(crate) at: DevicePtr,
-    pub(crate) len: u64,
-    /// Whether it was dropped, or other memory has its addresses: calls do not name it any more.
+    /// Whether calls name the segment no more: its handle was dropped, or other memory has its addresses.
     is_over: AtomicBool,
-    /// Whether all peers have mapped it.
+    /// Whether all peers have mapped the segment. It is what the host knows of the word in [`Reach::ready`].
     is_ready: AtomicBool,
     memory: SegmentMemory,
     registry: Weak<Registry>,
@@ -86,36 +82,36 @@ pub(crate) enum SegmentMemory {
     Allocation(DeviceAllocation),
 }
 
-/// The segments of peers that are mapped, by the peer and the slot. All launches keep them, since peers may name any.
+/// The segments of peers that this rank has mapped, by peer and slot. Every launch keeps all of them, since a peer may name any.
 #[derive(Default)]
 pub(crate) struct Mapped(Mutex<HashMap<(usize, u64), MappedSegment>>);
 
-/// A segment of a peer, as it is mapped here.
+/// A segment of a peer, and where this rank has mapped it.
 pub(crate) struct MappedSegment {
     pub(crate) generation: u64,
     pub(crate) at: DevicePtr,
     pub(crate) bytes: u64,
-    /// Keeps it mapped.
+    /// Keeps the segment mapped.
     pub(crate) _memory: RegisteredMemory,
 }
 
 impl KernelObject for Segment {}
 impl KernelObject for Mapped {}
 
-/// The places of a call, and the segments that its launch keeps.
+/// The places that a call names to each peer, and the segments that its launch keeps.
 pub(crate) struct Places {
     pub(crate) places: [CollectivePlace; MAX_RANKS],
     pub(crate) segments: Vec<Arc<Segment>>,
 }
 
 impl Registry {
-    /// `words` has room for a [`Reach`] from byte `begin` on, all zero.
+    /// Makes the registry of a rank that has no segments. `words` has room for a [`Reach`] from byte `begin` on, all zero.
     pub(crate) fn new(
         context: &Context,
         gpu: &Gpu,
         words: &DeviceBuffer,
         begin: u64,
-        captures: bool,
+        publishes_captured: bool,
     ) -> Self {
         let own = Own { segments: Vec::new(), free: (1..=SEGMENTS as u64).rev().collect(), next: 1 };
         Self {
@@ -123,7 +119,7 @@ impl Registry {
             gpu: gpu.clone(),
             words: words.clone(),
             begin,
-            captures,
+            publishes_captured,
             own: Mutex::new(own),
             commands: Mutex::default(),
             mapped: Arc::default(),
@@ -137,36 +133,33 @@ impl Registry {
         self.words.ptr().add(self.begin)
     }
 
-    /// Keeps what is mapped of peers.
+    /// Returns what keeps the segments of peers mapped.
     pub(crate) fn owner(&self) -> Owner {
         Arc::clone(&self.mapped) as Owner
     }
 
-    /// Whether this rank has published anything, or mapped anything of a peer, at any time.
+    /// Whether this rank has published or mapped any segment, at any time.
     pub(crate) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Whether captured calls publish what they take data into.
-    pub(crate) fn captures(&self) -> bool {
-        self.captures
+    /// Whether captured calls publish the memory that they take data into.
+    pub(crate) fn publishes_captured(&self) -> bool {
+        self.publishes_captured
     }
 
-    /// Makes a segment, if there is a slot for one. Nobody is told of it.
+    /// Makes a segment, if there is a free slot. Does not tell the peers of it.
     pub(crate) fn add(self: &Arc<Self>, memory: SegmentMemory) -> Option<Arc<Segment>> {
         let slot = self.own.lock().free.pop()?;
         Some(self.add_in_slot(slot, memory))
     }
 
-    /// Makes a segment in a slot that no other has.
+    /// Makes a segment in a slot that no other segment has.
     pub(crate) fn add_in_slot(self: &Arc<Self>, slot: u64, memory: SegmentMemory) -> Arc<Segment> {
-        let (at, len) = memory.range();
         let mut own = self.own.lock();
         let segment = Arc::new(Segment {
             slot,
             generation: own.next,
-            at,
-            len,
             is_over: AtomicBool::new(false),
             is_ready: AtomicBool::new(false),
             memory,
@@ -179,11 +172,11 @@ impl Registry {
         segment
     }
 
-    /// Makes a segment, and has it published, if its memory can be shared. Waits for nobody. The memory is exported here: the
-    /// program may free it before the publisher tells the peers.
+    /// Makes a segment and has the publisher tell the peers of it, if there is a free slot and the memory can be shared. Does not
+    /// block. This exports the memory itself, because the program may free it before the publisher tells the peers.
     pub(crate) fn publish(self: &Arc<Self>, memory: SegmentMemory) -> Option<Arc<Segment>> {
         let (at, len) = memory.range();
-        // SAFETY: it is live memory of this device now (the caller's contract). Peers use it by mappings of their own.
+        // SAFETY: this is live memory of this device now (the caller's contract). Peers use it by mappings of their own.
         let exported = unsafe { self.context.register_memory(at, len, Transport::CUDA_IPC) };
         let exported = exported.inspect_err(|error| {
             tracing::debug!(target: "mscclpp::conn", %error, "memory is not published, so data comes into it through scratch");
@@ -203,8 +196,9 @@ impl Registry {
         mem::take(&mut *self.commands.lock())
     }
 
-    /// The places of the data that comes to `rank` from each peer. `results`: it is what the peer has made of what this rank
-    /// sends to it. `publishes`: what has no segment gets one. `ready`: only those that all peers have mapped.
+    /// Finds the places for the data that `rank` takes from each peer. `results`: the data are results, which the peer has made
+    /// of what this rank sends to it. `publishes`: memory that no segment holds is published. `ready`: segments that not all
+    /// peers have mapped are left out.
     pub(crate) fn places(
         self: &Arc<Self>,
         segments: &[CallSegment],
@@ -215,8 +209,8 @@ impl Registry {
     ) -> Places {
         let mut found = Places { places: [CollectivePlace::NONE; MAX_RANKS], segments: Vec::new() };
         for (p, CallSegment { recv, recv_bytes, .. }) in segments.iter().copied().enumerate() {
-            // D2: nothing is sent from any of it, but what a result takes the place of. Peers map memory by pages, so an address
-            // that is a multiple of 16 here is one there.
+            // D2: this rank sends from no part of the place, except the numbers that a result replaces. Peers map memory by
+            // pages, so an address that is a multiple of 16 here is one there.
             let sends = segments.iter().enumerate().any(|(to, segment)| {
                 let is_replaced = results && to == p && segment.send == recv;
                 !is_replaced && overlap((recv, recv_bytes), (segment.send, segment.send_bytes))
@@ -233,42 +227,42 @@ impl Registry {
                 Some(segment)
             });
             if let Some(segment) = segment.filter(|it| !ready || it.is_ready()) {
-                found.places[p] = CollectivePlace { segment: segment.slot, offset: recv.0 - segment.at.0 };
+                let (base, _) = segment.memory.range();
+                found.places[p] = CollectivePlace { segment: segment.slot, offset: recv.0 - base.0 };
             }
         }
         found
     }
 
-    /// The segment that holds these bytes, if calls may name it.
+    /// Finds the segment that holds these bytes and that calls may name.
     fn find(&self, at: DevicePtr, bytes: u64) -> Option<Arc<Segment>> {
         let own = self.own.lock();
         let of_bytes = |segment: Arc<Segment>| segment.holds(at, bytes).then_some(segment);
         let found: Vec<_> = own.segments.iter().filter_map(Weak::upgrade).filter_map(of_bytes).collect();
-        // A segment that is dropped here takes this lock.
+        // The driver is asked without the lock.
         drop(own);
         found.into_iter().find(|segment| segment.is_still_there(&self.gpu))
     }
 
-    /// Publishes the whole allocation, if it holds these bytes.
+    /// Publishes a whole allocation, if it holds these bytes.
     pub(crate) fn publish_around(
         self: &Arc<Self>,
         allocation: DeviceAllocation,
         at: DevicePtr,
         bytes: u64,
     ) -> Option<Arc<Segment>> {
-        let offset = at.0.wrapping_sub(allocation.ptr().0);
-        let holds = offset <= allocation.len() && bytes <= allocation.len() - offset;
-        if holds { self.publish(SegmentMemory::Allocation(allocation)) } else { None }
+        let memory = SegmentMemory::Allocation(allocation);
+        if memory.holds(at, bytes) { self.publish(memory) } else { None }
     }
 
-    /// Notes that all peers have mapped a segment: kernels name it from now on.
+    /// Notes that all peers have mapped a segment. Kernels name it from now on.
     pub(crate) fn set_ready(&self, segment: &Segment) -> Result<()> {
         self.write_ready(segment.slot, 1)?;
         segment.is_ready.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Gives a slot back that nobody names any more, and of which the peers have been told.
+    /// Frees the slot of a segment that calls name no more, for another segment.
     pub(super) fn free(&self, slot: u64) -> Result<()> {
         self.write_ready(slot, 0)?;
         self.own.lock().free.push(slot);
@@ -279,18 +273,19 @@ impl Registry {
         self.write(offset_of!(Reach, ready) as u64 + 8 * (slot - 1), ready)
     }
 
-    /// Notes where a peer's segment is mapped here, so that kernels find it. The peer has given it a slot that there is.
+    /// Notes where this rank has mapped a peer's segment, so that kernels find it. The slot [exists](is_slot).
     pub(crate) fn map(&self, peer: usize, slot: u64, segment: MappedSegment) -> Result<()> {
         self.is_used.store(true, Ordering::Relaxed);
         self.write_mapped(peer, slot, segment.at, segment.bytes)?;
         self.write(expects(peer), 1)?;
-        // The one before it, which the peer has withdrawn, is dropped without the lock: that may wait for a driver.
+        // The segment that had this slot before was withdrawn by the peer. It is dropped without the lock, as that may wait for a
+        // driver.
         let before = self.mapped.0.lock().insert((peer, slot), segment);
         drop(before);
         Ok(())
     }
 
-    /// Forgets a peer's segment that the peer names no more.
+    /// Unmaps a segment that its peer names no more, if it is still the one of this generation.
     pub(super) fn unmap(&self, peer: usize, slot: u64, generation: u64) -> Result<()> {
         let mut mapped = self.mapped.0.lock();
         if mapped.get(&(peer, slot)).is_none_or(|segment| segment.generation != generation) {
@@ -307,7 +302,7 @@ impl Registry {
         Ok(())
     }
 
-    /// How many bytes are mapped of a peer's segment, if it is, and the largest number of those that are.
+    /// Returns how many bytes of a peer's segment are mapped, if it is mapped, and the last slot of the peer's mapped segments.
     pub(crate) fn mapped_bytes(&self, peer: usize, slot: u64) -> (Option<u64>, u64) {
         let mapped = self.mapped.0.lock();
         let last = mapped.keys().filter(|(of, _)| *of == peer).map(|(_, slot)| *slot).max();
@@ -320,18 +315,18 @@ impl Registry {
         self.write(entry + offset_of!(MappedSegments, at) as u64 + 8 * peer as u64, at.0)
     }
 
-    /// Writes a word: see D9 in `collective_direct_device.hpp`.
+    /// Writes a word, which kernels may read at the same time: see D9 in `collective_direct_device.hpp`.
     fn write(&self, offset: u64, word: u64) -> Result<()> {
         Ok(self.words.write(self.begin + offset, &word.to_le_bytes())?)
     }
 }
 
-/// Whether a slot's number is one.
+/// Whether a slot with this number exists.
 pub(crate) fn is_slot(slot: u64) -> bool {
     (1..=SEGMENTS as u64).contains(&slot)
 }
 
-/// The offset of a peer's word.
+/// The offset of the word [`Reach::expects`] of a peer.
 fn expects(peer: usize) -> u64 {
     offset_of!(Reach, expects) as u64 + 8 * peer as u64
 }
@@ -345,28 +340,34 @@ impl SegmentMemory {
             Self::Allocation(allocation) => (allocation.ptr(), allocation.len()),
         }
     }
+
+    fn holds(&self, at: DevicePtr, bytes: u64) -> bool {
+        let (base, len) = self.range();
+        let offset = at.0.wrapping_sub(base.0);
+        offset <= len && bytes <= len - offset
+    }
 }
 
 impl Segment {
-    /// Makes later calls not name it.
+    /// Lets later calls name the segment no more.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether all peers have mapped it.
+    /// Whether all peers have mapped the segment.
     pub(crate) fn is_ready(&self) -> bool {
         self.is_ready.load(Ordering::Acquire)
     }
 
+    /// Whether the segment holds these bytes, and calls may name it.
     fn holds(&self, at: DevicePtr, bytes: u64) -> bool {
-        let offset = at.0.wrapping_sub(self.at.0);
-        offset <= self.len && bytes <= self.len - offset && !self.is_over.load(Ordering::Relaxed)
+        self.memory.holds(at, bytes) && !self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Whether it is the memory that it was, which is asked of the driver where no buffer owns it.
+    /// Whether the segment still has its memory. For an allocation of the program, this asks the driver.
     fn is_still_there(&self, gpu: &Gpu) -> bool {
         let is_there = match &self.memory {
-            SegmentMemory::Allocation(known) => gpu.allocation(self.at).is_ok_and(|now| now == *known),
+            SegmentMemory::Allocation(known) => gpu.allocation(known.ptr()).is_ok_and(|now| now == *known),
             SegmentMemory::Buffer(_) | SegmentMemory::Registered(..) => true,
         };
         if !is_there {
@@ -376,14 +377,14 @@ impl Segment {
     }
 }
 
-/// This may run in a thread of the driver: it calls no driver, and waits for nobody.
+/// Withdraws the segment. A thread of the driver may do this, so it calls no driver and does not block.
 impl Drop for Segment {
     fn drop(&mut self) {
-        // In a fork, nobody would answer, and another thread may have held the locks.
+        // In a forked child there is no publisher, and another thread of the parent may have held the locks.
         let registry = self.registry.upgrade().filter(|registry| registry.origin.is_here());
         if let Some(registry) = registry {
-            let Self { slot, generation, at, len, .. } = *self;
-            let memory = mem::replace(&mut self.memory, SegmentMemory::Registered(at, len));
+            let Self { slot, generation, .. } = *self;
+            let memory = mem::replace(&mut self.memory, SegmentMemory::Registered(DevicePtr::NULL, 0));
             registry.command(Command::Withdraw { slot, generation, memory });
         }
     }

@@ -1,4 +1,4 @@
-//! Communicators that a thread of the process serves, as long as there are some.
+//! The communicators of a process that one thread serves, as long as there are some.
 
 use std::{sync::Arc, thread};
 
@@ -10,18 +10,18 @@ use parking_lot::Mutex;
 
 use crate::Result;
 
-/// The communicators of a process, and whether a thread serves them. A child has none of its parent's threads, one of which may
-/// have held the lock.
+/// The communicators of a process, and whether a thread serves them. A forked child makes a new one: it has none of its parent's
+/// threads, and one of those may have held the lock.
 pub(super) struct Served<T> {
     all: Vec<Arc<T>>,
     has_thread: bool,
 }
 
-/// The place for the communicators of the process.
+/// A static with the communicators of the process.
 pub(super) type OfThisProcess<T> = Mutex<Option<OfProcess<Arc<Mutex<Served<T>>>>>>;
 
 impl<T> Served<T> {
-    /// The communicators of this process. Those in `place` may be the parent's.
+    /// Returns the communicators of this process. Those that are found in `place` may be the parent's.
     pub(super) fn of_process(place: &OfThisProcess<T>) -> Arc<Mutex<Self>> {
         let mut place = place.lock();
         match &*place {
@@ -30,7 +30,7 @@ impl<T> Served<T> {
         }
     }
 
-    /// The communicators. If there are none, the thread that asks must end.
+    /// Returns the communicators. Only the thread calls it. If there are none, it must end.
     pub(super) fn all(&mut self) -> &[Arc<T>] {
         self.has_thread = !self.all.is_empty();
         &self.all

@@ -1,4 +1,4 @@
-//! Memory that one rank publishes, so that peers write into it.
+//! Memory that one rank publishes, so that its peers write into it.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use crate::{
 
 /// Memory that this rank has published with [`Collectives::publish`].
 ///
-/// When it is dropped, later calls of this rank do not use it any more. Launches and graphs that use it go on; when they are
-/// gone, too, a thread in the background tells the peers, which unmap it.
+/// When this is dropped, later calls of this rank do not use the memory as published any more. Launches and graphs that do so go
+/// on. When they are gone too, a thread in the background tells the peers, which unmap the memory.
 #[must_use = "calls use the memory until this is dropped"]
 pub struct Published(Option<Arc<Segment>>);
 
 impl Collectives {
-    /// Publishes `buffer`, so that peers may write into it. Unlike [`Collectives::register`], this concerns this rank alone:
-    /// others need not publish anything, and it does not wait for them. A thread in the background does the work, which takes
-    /// milliseconds. From then on large calls that take what comes in this memory get it straight from those that send it, if
-    /// they move and do not reduce, or are an `all_reduce` among more than two ranks. Until then, and if a peer cannot map
-    /// it, what comes is copied out of the scratch, as ever.
+    /// Publishes `buffer`, so that peers may write into it. Unlike [`Collectives::register`], this concerns this rank alone: the
+    /// other ranks need not publish anything, and this does not wait for them. A thread in the background has the peers map the
+    /// memory, which takes milliseconds. From then on peers write straight into it in large calls that move and do not reduce,
+    /// and in large ones of `all_reduce` among more than two ranks. Until then, and if a peer cannot map the memory, its data
+    /// is copied out of the scratch, as it is for memory that is not published.
     ///
-    /// A call finds its memory by itself, at any multiple of 16 bytes, if nothing that the call sends overlaps it; an
-    /// `all_reduce` may also be in place. It may be published while a stream is being captured. Captured calls publish
-    /// what they need by themselves, unless `MSCCLPP_GRAPH_REGISTER=0`.
+    /// A call finds the published memory by itself, if it takes data into it at an address that is a multiple of 16, and sends
+    /// nothing that overlaps that data; an `all_reduce` may also be in place. Memory may be published while a stream is being
+    /// captured. Captured calls publish by themselves the memory that they take data into, unless `MSCCLPP_GRAPH_REGISTER=0`.
     ///
-    /// Up to 256 memories of a rank are published at a time, captured ones included. Further ones change nothing, and so does
-    /// this call between nodes.
+    /// A rank has up to 256 pieces of published memory at a time, including those of captured calls. If it has as many, this
+    /// call has no effect, and neither has it between nodes.
     ///
     /// ```
     /// # #[cfg(feature = "cuda-ipc")]
@@ -73,17 +73,18 @@ impl Collectives {
     }
 
     /// Publishes the allocation that holds `bytes` bytes of device memory at an address, as [`Collectives::publish`] does, for
-    /// bindings. If the bytes lie in several allocations, this changes nothing.
+    /// bindings. If the bytes lie in several allocations, this has no effect.
     ///
-    /// If the memory is freed, and other memory is mapped at its addresses, later calls do not take it for what it was.
+    /// If the memory is freed, and other memory is mapped at its addresses, later calls notice that.
     ///
     /// # Safety
-    /// They are memory of this rank's device as long as calls take data into them; those that were made end before it is freed.
-    /// Virtual memory may be freed by another thread at any time: its physical memory is kept. Other memory is freed only after
-    /// what this call returns was dropped for some milliseconds.
+    /// The bytes are memory of this rank's device as long as calls take data into them, and the memory is freed only after these
+    /// calls are complete. Virtual memory may then be freed at any time, by any thread, since its physical memory is kept. Other
+    /// memory is freed only some milliseconds after what this call returns was dropped.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for no bytes, or an address that the driver does not know; otherwise as there.
+    /// [`Error::InvalidArgument`] for no bytes, or an address that the driver does not know; otherwise those of
+    /// [`Collectives::publish`].
     pub unsafe fn publish_memory(&self, memory: DevicePtr, bytes: u64) -> Result<Published> {
         let allocation = self.rank.gpu.allocation(memory).map_err(|error| {
             Error::InvalidArgument(format!("publishing {bytes} bytes at {memory:?}: {error}"))
@@ -104,7 +105,7 @@ impl Collectives {
 }
 
 impl Published {
-    /// Whether all peers have mapped it, so that calls from now on may use it. Does not block.
+    /// Whether all peers have mapped the memory, so that they write straight into it in calls from now on. Does not block.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.0.as_ref().is_some_and(|segment| segment.is_ready())
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
     use crate::{DeviceSlice, Protocol, Query, ReduceOp, Selection, Selector};
 
-    /// Chooses Simple for every call, in two steps where there are some, with so many blocks.
+    /// Chooses Simple for every call, in two steps where that is possible, with this number of blocks.
     #[derive(Debug)]
     struct BySimple(u32);
 
@@ -145,7 +146,7 @@ mod tests {
 
     const PART: usize = 5000;
 
-    /// Lets `n` ranks run, each a thread, with calls of so many blocks.
+    /// Runs `n` ranks, each in a thread, whose calls have this number of blocks.
     fn ranks(n: usize, blocks: u32, run: impl Fn(&Communicator, &Collectives, &Stream) + Sync) {
         thread::scope(|scope| {
             for bootstrap in LocalBootstrap::group(n) {
@@ -203,7 +204,7 @@ mod tests {
             called.expect("a call");
         }
 
-        /// Makes the call by `launch`, and checks its numbers. Returns the ranks whose part or whose results came directly.
+        /// Makes the call by `launch`, and checks its numbers. Returns the ranks whose data came directly.
         fn run(&self, launch: impl FnOnce(), round: u32) -> Vec<usize> {
             let (rank, n) = (self.collectives.rank(), self.collectives.n_ranks());
             let sums = !matches!(self.does, Does::Gather);

@@ -20,12 +20,12 @@ use crate::{
 
 /// Receive memory that is registered with [`Collectives::register`].
 ///
-/// When it is dropped, calls of this rank do not use it any more: what comes into this memory is copied out of the scratch, as
-/// into any other. Of [symmetric](Collectives::register_symmetric) memory all ranks drop theirs between the same calls.
+/// When it is dropped, calls of this rank do not use it any more: data for this memory is copied out of the scratch, as it is for
+/// memory that is not registered. All ranks drop [symmetric](Collectives::register_symmetric) memory between the same calls.
 ///
-/// The registration owns the buffer until the last rank has let go of it, whatever is done with other clones of the
-/// buffer: peers may still write into it. They let go when all ranks have dropped theirs and the ranks register
-/// something or deregister; when they drop their collectives; and when they die.
+/// The registration keeps the buffer until the last rank has released it, whatever is done with other clones of the
+/// buffer, because peers may still write into it. A rank releases it when all ranks have dropped their registrations and then
+/// register something or deregister; when it drops its collectives; and when it dies.
 #[must_use = "calls use the memory until this is dropped"]
 pub struct Registered {
     memory: Arc<Memory>,
@@ -36,17 +36,17 @@ impl Collectives {
     /// Registers `buffer` on all ranks together, so that peers may write into it. Every rank makes this call, in the same
     /// order as all others, with a buffer of its own; lengths may differ. It blocks until all do.
     ///
-    /// Nothing need be registered: it makes large calls faster that take what comes in registered memory, if they move and do
-    /// not reduce, or are an `all_reduce` among more than two ranks. What comes is then not copied out of the scratch. A
-    /// call finds its memory by itself, at any offset. Where that does not lie in registered memory whole, is none of a
-    /// multiple of 16 bytes for each peer, or overlaps what the same call sends (but an `all_reduce` may be in place), this
-    /// rank takes what comes as ever, whatever the other ranks do.
+    /// No memory needs to be registered. Large calls that take data into registered memory are faster if they move and do not
+    /// reduce, or are an `all_reduce` among more than two ranks, because the data is not copied out of the scratch then. A call
+    /// finds the registered memory by itself. The data from a peer is still copied out of the scratch, whatever the other ranks
+    /// do, if its place does not lie in registered memory whole, begins at no multiple of 16 bytes, or overlaps what the
+    /// same call sends (but an `all_reduce` may be in place).
     ///
     /// [`Collectives::publish`] does the same for one rank, without waiting for others, and captured calls do it by
-    /// themselves. This call is for programs that want the next call to go directly, or to know that no rank had an
-    /// error; and all ranks know then that memory is registered, so calls may go in bulk
+    /// themselves. This call is for programs that want the next call to go directly, or want to know that no rank had an
+    /// error. All ranks know then that memory is registered. So calls may go in bulk
     /// ([`Protocol::Bulk`](crate::Protocol::Bulk)), and an `all_to_all` of a group whose counts only pairs of ranks know
-    /// goes alone and directly.
+    /// has a launch of its own and goes directly.
     ///
     /// A captured call uses what is registered when it is captured, and its graph keeps that.
     ///
@@ -183,7 +183,7 @@ impl Collectives {
         });
         let own = group.all_have("register", own)?;
         let Part { at, offset, len } = part;
-        // Without a slot, what comes into it goes through scratch.
+        // If there is no free slot, data for this memory goes through the scratch.
         let segment =
             self.publisher.as_ref().and_then(|_| rank.registry.add(SegmentMemory::Registered(at, len)));
         let named = segment.as_ref().map_or(0, |segment| segment.generation << 16 | segment.slot);
@@ -231,7 +231,7 @@ impl Collectives {
             let list = List { next: memory.id + 1, all: kept.into_iter().chain([memory.clone()]).collect() };
             Ok((memory, list))
         };
-        // Everybody has mapped before anybody writes.
+        // No rank writes before all ranks have mapped.
         let (memory, list) = group.all_have("register", made())?;
         if let Some(segment) = &memory.segment {
             rank.registry.set_ready(segment)?;
@@ -240,9 +240,9 @@ impl Collectives {
         Ok(Registered { memory, rank: rank.rank() })
     }
 
-    /// Drops what was registered, on all ranks together, and lets go of what all of them have dropped: peers unmap it within
-    /// milliseconds. Every rank makes this call, in the same order as all others; it blocks until all do. Graphs that were
-    /// captured before keep what they use.
+    /// Drops a registration, on all ranks together, and releases all memory whose registrations all ranks have dropped: peers
+    /// unmap it within milliseconds. Every rank makes this call, in the same order as all others; it blocks until all do. Graphs
+    /// that were captured before keep what they use.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] while a stream is being captured into which calls were put. [`Error::Below`] if a rank is
@@ -318,10 +318,10 @@ mod tests {
         }
     }
 
-    /// Rank 1 says of its memory what cannot be.
+    /// Rank 1 names places that do not exist.
     #[test]
     fn a_place_that_is_not_in_what_a_rank_has_mapped_is_not_written_to() {
-        let said = |forge: &(dyn Fn(&Collectives, &DeviceBuffer) -> Vec<Arc<Segment>> + Sync)| {
+        let error_of = |forge: &(dyn Fn(&Collectives, &DeviceBuffer) -> Vec<Arc<Segment>> + Sync)| {
             let rank = |bootstrap| {
                 let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
                 let rank = comm.bootstrap().rank();
@@ -339,7 +339,7 @@ mod tests {
                 let called = collectives.all_gather(&own, &all, &stream);
                 let failed = called.and_then(|()| collectives.synchronize(&stream));
                 if rank == 0 {
-                    // Rank 1 waits for what does not come.
+                    // Rank 1 waits for data that does not come.
                     comm.abort("rank 0 has given up its call");
                 }
                 drop((registered, forged));
@@ -355,21 +355,21 @@ mod tests {
             })
         };
         let registry = |collectives: &Collectives| Arc::clone(&collectives.rank.registry);
-        // Another segment, of which rank 0 does not know; and a longer one in the place of that which it knows.
-        let unknown = said(&|collectives, all| {
+        // A segment of which rank 0 has not been told; and a longer one in the slot of the segment that rank 0 has mapped.
+        let unknown = error_of(&|collectives, all| {
             collectives.rank.registrations.read().all[0].segment.as_ref().expect("a segment").end();
             let memory = SegmentMemory::Registered(all.ptr(), all.len());
             registry(collectives).add(memory).into_iter().collect()
         });
-        let longer = said(&|collectives, all| {
+        let longer = error_of(&|collectives, all| {
             let known = collectives.rank.registrations.read().all[0].segment.clone().expect("a segment");
             known.end();
             let memory = SegmentMemory::Registered(DevicePtr(all.ptr().0 - 65_536), all.len() + 65_536);
             vec![registry(collectives).add_in_slot(known.slot, memory)]
         });
         for (error, problem) in [
-            (unknown, "32768 bytes at offset 0 of registration 2, and the last one here is 1"),
-            (longer, "32768 bytes at offset 65536 of registration 1, of which 65536 bytes are mapped here"),
+            (unknown, "32768 bytes at offset 0 of segment 2, and the last one here is 1"),
+            (longer, "32768 bytes at offset 65536 of segment 1, of which 65536 bytes are mapped here"),
         ] {
             assert_eq!(error.kind(), ErrorKind::Remote, "{error:?}");
             assert!(

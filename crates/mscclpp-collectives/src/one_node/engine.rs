@@ -108,24 +108,23 @@ impl OneNode {
 }
 
 impl OneNode {
-    /// Whether the ranks are those of one of several nodes: nothing is published among them.
+    /// Whether the ranks are those of one of several nodes. Such ranks publish nothing.
     pub(super) fn is_among_nodes(&self) -> bool {
         self.handle.among_nodes != 0
     }
 
-    /// The error of a call to which rank `other` has said a place that does not exist, as its kernel found it.
+    /// Returns the error of a call whose kernel has found that rank `other` names a place that does not exist.
     fn no_place(&self, rank: &RankState, other: usize, parity: u32) -> Result<Error> {
         let line = 2 * other as u64 + u64::from(parity);
-        let mut said = [0u64; 3];
-        // Behind the words of a check: see `DirectPlaces` of the headers.
-        self.scratch.memory().read_params(self.layout.parts.checks + line * LINE + 32, &mut said)?;
-        let [registration, offset, bytes] = said;
-        let here = match rank.registry.mapped_bytes(other, registration) {
+        let mut named = [0u64; 3];
+        // The words are behind those of a check: see `DirectPlaces` of the headers.
+        self.scratch.memory().read_params(self.layout.parts.checks + line * LINE + 32, &mut named)?;
+        let [segment, offset, bytes] = named;
+        let here = match rank.registry.mapped_bytes(other, segment) {
             (Some(bytes), _) => format!("of which {bytes} bytes are mapped here"),
             (None, last) => format!("and the last one here is {last}"),
         };
-        let problem =
-            format!("it takes {bytes} bytes at offset {offset} of registration {registration}, {here}");
+        let problem = format!("it takes {bytes} bytes at offset {offset} of segment {segment}, {here}");
         Ok(rank.group.malformed(other, problem).into())
     }
 }
@@ -287,8 +286,8 @@ impl Engine for OneNode {
         rank: &RankState,
         group: &Group,
         own: &RegisteredMemory,
-        said: &[[u64; 4]],
+        parts: &[[u64; 4]],
     ) -> Result<Option<Mapping>> {
-        self.map_registered(rank, group, own, said).map(Some)
+        self.map_registered(rank, group, own, parts).map(Some)
     }
 }

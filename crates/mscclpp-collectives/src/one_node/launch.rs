@@ -122,8 +122,8 @@ impl OneNode {
         Ok(())
     }
 
-    /// The places of a call that may go directly; none for others. A call of Simple that may do so becomes one of Direct: both
-    /// are alike to the other ranks (D8), so each rank decides by what it knows.
+    /// Finds the places of a call that may go directly, and returns None for other calls. If a call of Simple may go directly,
+    /// its protocol becomes Direct. The other ranks need not know, since both kernels work together (D8).
     fn places(
         &self,
         rank: &RankState,
@@ -134,12 +134,13 @@ impl OneNode {
         let registry = &rank.registry;
         let results = selection.two_steps;
         let (publishes, ready) = match selection.protocol {
-            // All ranks do what is said to them, so nothing is named that may not be ready.
+            // The kernel of Bulk takes nothing out of the ring where it was given a place. So it gets only places that it will
+            // name, since their segments are ready.
             Protocol::Bulk => (false, true),
             Protocol::Simple | Protocol::Direct
                 if (plan.op.is_none() || results) && !self.is_among_nodes() =>
             {
-                // With MSCCLPP_GRAPH_REGISTER=0, captured calls that move still go directly if something is published later.
+                // With MSCCLPP_GRAPH_REGISTER=0, captured calls that move still go directly if memory is published later.
                 let captured = stream.is_capturing()? && (registry.publishes_captured() || !results);
                 if selection.protocol == Protocol::Simple && !captured && !registry.is_used() {
                     return Ok(None);

@@ -11,14 +11,14 @@ use crate::{
 use super::engine::OneNode;
 
 impl OneNode {
-    /// Maps the memory that the peers have registered together with `own`. `said` is what each rank says of its part: the
-    /// second and third words are its offset and its length. All ranks call it.
+    /// Maps the memory that the peers have registered together with `own`. `parts` describes the part of each rank: its second
+    /// and third words are the part's offset and length. All ranks call it.
     pub(super) fn map_registered(
         &self,
         rank: &RankState,
         group: &Group,
         own: &RegisteredMemory,
-        said: &[[u64; 4]],
+        parts: &[[u64; 4]],
     ) -> Result<Mapping> {
         for r in group.others() {
             rank.comm.send_memory(own, group.ranks()[r], group.tag())?;
@@ -29,7 +29,7 @@ impl OneNode {
             (Peers { at: [DevicePtr::NULL; MAX_RANKS], bytes: [0; MAX_RANKS] }, Vec::new());
         for ((r, theirs), channel) in group.others().zip(&theirs).zip(self.scratch.channels()) {
             let channel = MemoryChannel::new(channel.semaphore(), theirs, own, None)?;
-            let ([_, offset, len, _], size) = (said[r], theirs.size());
+            let ([_, offset, len, _], size) = (parts[r], theirs.size());
             if offset.checked_add(len).is_none_or(|end| end > size) {
                 let problem = format!("it registers {len} bytes at offset {offset} of a memory of {size}");
                 return Err(group.malformed(r, problem).into());

@@ -135,14 +135,14 @@ pub(crate) trait Engine: Send + Sync {
         false
     }
 
-    /// Maps the memory that the peers register together with `own`. `said` is what each rank says of its part: the second and
-    /// third words are its offset and its length. All ranks call it.
+    /// Maps the memory that the peers register together with `own`. `parts` describes the part of each rank: its second and
+    /// third words are the part's offset and length. All ranks call it.
     fn map(
         &self,
         _rank: &RankState,
         _group: &Group,
         _own: &RegisteredMemory,
-        _said: &[[u64; 4]],
+        _parts: &[[u64; 4]],
     ) -> Result<Option<Mapping>> {
         Ok(None)
     }

@@ -58,8 +58,8 @@ pub(crate) struct Publisher {
     all: Arc<Mutex<Served<Publishing>>>,
 }
 
-/// A communicator as the thread knows it. When the communicator ends, this becomes None, so that the thread releases nothing of it
-/// later.
+/// A communicator as the thread knows it. When the communicator ends, this becomes None, so that the thread releases nothing of
+/// it later.
 type Publishing = Mutex<Option<Communicator>>;
 
 /// The parts of a communicator that the thread needs.

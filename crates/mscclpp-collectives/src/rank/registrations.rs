@@ -16,12 +16,13 @@ use crate::{
 
 use super::registry::Segment;
 
-/// The memory that ranks have registered together, in the order of their calls, and so alike on all ranks. Data comes into it
-/// by its [`Segment`]s, as into all that is published; that something is registered, and whether it is symmetric, all ranks know.
+/// The memory that ranks have registered together, in the order of their calls, which is the same on all ranks. Peers write into
+/// it by its [`Segment`]s, as into all published memory. Besides, all ranks know whether memory is registered, and whether it
+/// is symmetric.
 #[derive(Default)]
 pub(crate) struct Registrations {
     list: RwLock<List>,
-    /// Held while ranks exchange something.
+    /// A lock that a thread holds while it exchanges something with the other ranks.
     turn: Mutex<()>,
 }
 
@@ -37,9 +38,9 @@ pub(crate) struct Memory {
     pub(crate) dropped: AtomicBool,
     pub(crate) at: DevicePtr,
     pub(crate) len: u64,
-    /// The segment by which peers write into it. None where nobody does.
+    /// The segment by which peers write into the memory. None if they do not.
     pub(crate) segment: Option<Arc<Segment>>,
-    /// The memory that the peers have registered with it, as mapped here.
+    /// The memory that the peers have registered together with this one, and where this rank has mapped it.
     pub(crate) peers: Option<Peers>,
     /// The limits of symmetric memory; none for other memory.
     pub(crate) symmetric: Option<Symmetric>,
@@ -47,7 +48,7 @@ pub(crate) struct Memory {
     pub(crate) owner: Owner,
 }
 
-/// The memory that a rank registers: where it is, where in the memory that peers map it begins, and its length.
+/// The memory that a rank registers: its address, its offset in the memory that peers map, and its length.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) at: DevicePtr,
@@ -55,7 +56,7 @@ pub(crate) struct Part {
     pub(crate) len: u64,
 }
 
-/// Where this rank has mapped what each peer has registered, and how many bytes that is.
+/// The addresses at which this rank has mapped the memory that each peer has registered, and its sizes.
 #[derive(Clone, Copy)]
 pub(crate) struct Peers {
     pub(crate) at: [DevicePtr; MAX_RANKS],
@@ -73,7 +74,7 @@ pub(crate) struct Symmetric {
 /// The memory that peers have registered together, as it is mapped here.
 pub(crate) struct Mapping {
     pub(crate) peers: Peers,
-    /// The memories of the others, in the order of the ranks.
+    /// The memory of each other rank, in the order of the ranks.
     pub(crate) memories: Vec<RegisteredMemory>,
     /// Keeps it mapped.
     pub(crate) owners: Vec<Owner>,

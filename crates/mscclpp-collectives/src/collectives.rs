@@ -73,7 +73,8 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Collectives {
-    /// The first that is dropped, as it uses the others. None where no peer writes into memory of the program.
+    /// The publisher, which is dropped first, because it uses the other members. None if peers write into no memory of the
+    /// program.
     pub(crate) publisher: Option<Arc<Publisher>>,
     pub(crate) rank: Arc<RankState>,
     pub(crate) engine: Arc<dyn Engine>,

@@ -12,10 +12,10 @@ pub(crate) fn graph_register() -> Result<bool> {
     switch("MSCCLPP_GRAPH_REGISTER", true)
 }
 
-fn switch(name: &str, usual: bool) -> Result<bool> {
+fn switch(name: &str, default: bool) -> Result<bool> {
     let value = std::env::var_os(name).unwrap_or_default();
     match &*value.to_string_lossy() {
-        "" => Ok(usual),
+        "" => Ok(default),
         "0" | "false" => Ok(false),
         "1" | "true" => Ok(true),
         other => Err(Error::InvalidArgument(format!("{name}={other:?} is not valid: 0, 1, false or true"))),

@@ -115,9 +115,8 @@ impl CollectivesBuilder {
         self
     }
 
-    /// Whether calls that are captured into graphs publish the memory that they take data into, as
-    /// [`Collectives::publish`] does. If not given, `MSCCLPP_GRAPH_REGISTER` says it, and they do unless that is 0. Ranks may
-    /// differ.
+    /// Sets whether calls that are captured into graphs publish the memory that they take data into, as
+    /// [`Collectives::publish`] does. Without this, they do so unless `MSCCLPP_GRAPH_REGISTER` is 0. Ranks may differ.
     pub fn publish_captured(mut self, publish: bool) -> Self {
         self.options.publish_captured = Some(publish);
         self

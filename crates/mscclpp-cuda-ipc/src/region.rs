@@ -28,8 +28,8 @@ struct Allocation {
     id: u64,
     token: Token,
     size: u64,
-    /// The driver's allocation while it is served, by which other memory at the same addresses is told from it. None while it is
-    /// suspended.
+    /// The allocation of the driver whose export is served. It differs from that of other memory at the same addresses. None
+    /// while the memory is suspended.
     served: Mutex<Option<DeviceAllocation>>,
     shared: Arc<HubState>,
 }

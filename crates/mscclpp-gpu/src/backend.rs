@@ -76,8 +76,8 @@ pub(crate) trait DeviceBackend: Send + Sync {
     fn synchronize(&self) -> Result<()>;
     /// Takes the failed objects of all streams, dropped ones included: see [`StreamBackend::take_failed`].
     fn take_failed(&self) -> Vec<Owner>;
-    /// See [`crate::Gpu::release_of_graphs`].
-    fn release_of_graphs(&self) {}
+    /// See [`crate::Gpu::release_graph_objects`].
+    fn release_graph_objects(&self) {}
     fn make_current(&self) -> Result<()>;
     fn adopt_thread(&self) -> Result<()>;
 }

@@ -174,14 +174,14 @@ impl Gpu {
         check_all(&backend.take_failed())
     }
 
-    /// Drops the objects that graphs of other code have kept alive, if the graphs are gone. That also happens when memory is
-    /// allocated, or a stream is found idle: this is for a thread that nobody waits for, in a program that may do neither. It
-    /// may block until kernels end, as freeing memory does.
+    /// Drops the objects that graphs of other code have kept alive, if the graphs are gone. Allocating memory, and finding a
+    /// stream idle, does the same. In a program that may do neither, a thread for which nobody waits can call this. It may
+    /// block until kernels end, as freeing memory does.
     ///
     /// # Errors
     /// [`Error::Forked`] in a forked child.
-    pub fn release_of_graphs(&self) -> Result<()> {
-        self.backend()?.release_of_graphs();
+    pub fn release_graph_objects(&self) -> Result<()> {
+        self.backend()?.release_graph_objects();
         Ok(())
     }
 

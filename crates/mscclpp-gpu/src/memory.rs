@@ -34,19 +34,19 @@ impl fmt::Debug for DevicePtr {
     }
 }
 
-/// An allocation of a driver, as [`Gpu::allocation`](crate::Gpu::allocation) finds it. Two are equal if they are the same memory
-/// at the same addresses: memory that was freed and allocated or mapped anew at the same addresses is another allocation.
-/// It does not keep the memory.
+/// An allocation of a driver, as [`Gpu::allocation`](crate::Gpu::allocation) finds it. Two values are equal if they describe the
+/// same allocation. If memory is freed, and other memory gets its addresses, that is another allocation. This value does
+/// not keep the memory alive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DeviceAllocation {
     pub(crate) base: DevicePtr,
     pub(crate) len: u64,
-    /// The driver's number of it, which no other allocation of the process gets.
+    /// The driver's number for the allocation, which no other allocation of the process gets.
     pub(crate) id: u64,
 }
 
 impl DeviceAllocation {
-    /// The first address.
+    /// The first address of the allocation.
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.base

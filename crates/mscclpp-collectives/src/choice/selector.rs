@@ -14,12 +14,11 @@ pub enum Protocol {
     Ll16,
     /// Packets of 120 bytes and a flag each, with less overhead than those of [`Protocol::Ll16`].
     Ll128,
-    /// Plain stores, and a signal behind each chunk: for large messages. Those that move, and the results of an `all_reduce` in
-    /// two steps, go straight into receive memory that is [published](crate::Collectives::publish), as by
-    /// [`Protocol::Direct`].
+    /// Plain stores, and a signal behind each chunk: for large messages. Messages that move, and the results of an `all_reduce`
+    /// in two steps, go straight into [published](crate::Collectives::publish) receive memory, as by [`Protocol::Direct`].
     Simple,
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
-    /// is reduced: for large messages. What is not registered goes by [`Protocol::Simple`].
+    /// is reduced: for large messages. Messages for other memory go by [`Protocol::Simple`].
     Direct,
     /// Bulk copies in place of the stores of [`Protocol::Direct`]: a few blocks nearly fill the link. It needs compute
     /// capability 9.0 on all ranks, and a

@@ -123,8 +123,8 @@ pub(crate) trait Engine: Send + Sync {
         Err(no_rows())
     }
 
-    /// The number of the last call in which the first lane from a rank came directly, or its `results` did: see D8 in
-    /// `collective_direct_device.hpp`.
+    /// Returns the number of the last call in which the first lane from a rank came directly: see D8 in
+    /// `collective_direct_device.hpp`. `results`: the lane of the results of an `all_reduce`.
     #[cfg(all(test, feature = "cuda-ipc"))]
     fn last_direct(&self, _from: usize, _results: bool) -> Result<u64> {
         Ok(0)

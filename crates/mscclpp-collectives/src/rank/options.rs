@@ -19,7 +19,7 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     /// None before ranks meet: what the environment says.
     pub(crate) check_calls: Option<bool>,
-    /// None: what the environment says.
+    /// Whether captured calls publish the memory that they take data into. If None, the environment decides.
     pub(crate) publish_captured: Option<bool>,
     /// None: the adapter that is nearest.
     pub(crate) between_nodes: Option<Transport>,

@@ -128,7 +128,7 @@ fn serve_all(all: &Mutex<Served<Publishing>>) {
         // Graphs keep segments, among other objects. Releasing those may block, but nobody waits for this thread here.
         let gpu = served.first().and_then(|served| served.lock().as_ref().map(|it| it.rank.gpu.clone()));
         drop(served);
-        if let Some(Err(error)) = gpu.map(|gpu| gpu.release_of_graphs()) {
+        if let Some(Err(error)) = gpu.map(|gpu| gpu.release_graph_objects()) {
             tracing::debug!(target: "mscclpp::conn", %error, "what graphs have kept is not released");
         }
         drop(works);

@@ -1,5 +1,5 @@
-//! Memory that ranks publish, each for itself, and that captured calls publish: late, withdrawn under calls, freed and allocated
-//! again, in several graphs, and of ranks that go.
+//! Memory that each rank publishes for itself, and memory that captured calls publish. It is published late, withdrawn while
+//! calls use it, freed and allocated again, and used in several graphs; and ranks leave that have published memory.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +16,7 @@ use mscclpp_test_support::{LIMIT, Random};
 
 const SIMPLE: Selection = Selection { protocol: Protocol::Simple, two_steps: false, blocks: 2, threads: 64 };
 
-/// A word of rank `from` for rank `to`.
+/// Word `i` of what rank `from` sends to rank `to`.
 fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
     ((i as u32) ^ (from as u32) << 20 ^ (to as u32) << 24).wrapping_add(round.wrapping_mul(0x9e37_79b9))
 }
@@ -29,7 +29,7 @@ fn received(to: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
     (0..n).flat_map(|from| (0..part).map(move |i| word(from, to, i, round))).collect()
 }
 
-/// Waits until the peers have mapped what a rank has published.
+/// Waits until the peers have mapped published memory.
 fn wait_until_ready(published: &Published) {
     let begin = Instant::now();
     while !published.is_ready() {
@@ -38,7 +38,7 @@ fn wait_until_ready(published: &Published) {
     }
 }
 
-/// Calls of which several are under way at once, into memory that each rank publishes and withdraws whenever it likes.
+/// Each rank publishes and withdraws receive memory at random, while several calls are under way at once.
 #[test]
 fn ranks_publish_and_withdraw_as_they_like() {
     for n in [2, 4] {
@@ -58,14 +58,14 @@ fn publish_at_random(n: usize, rounds: u32) {
     let seed = Random::new().word();
     ranks(n, |comm, gpu| {
         let told = Told::new(SIMPLE);
-        // So little that a lane has more chunks than its ring has places.
+        // The scratch is so small that a lane has more chunks than its ring has places.
         let (scratch, most) = if n == 2 { (512 << 10, 40_000) } else { (2 << 20, 12_000) };
         let collectives =
             builder(comm, gpu).scratch(scratch).selector(told.clone()).connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));
         let mut published: VecDeque<Published> = VecDeque::new();
-        // What the calls that are under way take, and what that must be.
+        // For each call that is under way, its round, the memory that it takes data into, and the data that is expected there.
         let mut calls: Vec<(u32, DeviceSlice<u32>, Vec<u32>)> = Vec::new();
         for round in 0..rounds {
             let part = 64 + random.of(0..=most) as usize;
@@ -84,13 +84,13 @@ fn publish_at_random(n: usize, rounds: u32) {
                 2 => drop(published.pop_front()),
                 _ => {}
             }
-            // Four words are 16 bytes: other offsets cannot be written directly.
+            // Peers write directly only at offsets that are multiples of 16 bytes, which are four words.
             let offset = own.of(0..=8) as usize;
             let recv = memory.slice(offset..offset + n * part).unwrap();
             let gathered = || (0..n).flat_map(|from| sent(from, 1, part, round)).collect();
             thread::sleep(Duration::from_micros(own.of(0..=1000)));
             let expected = match kind {
-                // Some ranks in place, and others not.
+                // Some ranks make the call in place, and others do not.
                 0 | 1 => {
                     let from = if own.of(0..=1) == 0 { &recv } else { &send };
                     from.write(&sent(rank, n, part, round)).unwrap();
@@ -118,7 +118,7 @@ fn publish_at_random(n: usize, rounds: u32) {
             };
             calls.push((round, recv, expected));
             if own.of(0..=3) == 0 {
-                // While calls that name it may be under way.
+                // Calls that name this memory may be under way.
                 published.clear();
             }
             if own.of(0..=2) == 0 {
@@ -132,7 +132,7 @@ fn publish_at_random(n: usize, rounds: u32) {
     });
 }
 
-/// A root waits for nobody, so it is a call ahead of ranks whose blocks have not looked yet how its message comes.
+/// A root waits for nobody. So it is a call ahead of ranks whose blocks have not learned yet whether its message comes directly.
 #[test]
 fn a_root_is_ahead_of_those_that_take_directly() {
     const LEN: usize = 4000;
@@ -183,7 +183,7 @@ impl Captured {
         let (rank, n) = (collectives.rank(), collectives.n_ranks());
         self.send.write(&sent(rank, n, self.part, round)).unwrap();
         self.recv.write(&vec![0; n * self.part]).unwrap();
-        // SAFETY: what was captured keeps its memory.
+        // SAFETY: this struct keeps the memory of the graph.
         unsafe { self.graph.launch(stream).unwrap() };
     }
 
@@ -196,7 +196,7 @@ impl Captured {
     }
 }
 
-/// Two graphs that take data into one memory. One of them is destroyed while the other one's replay is under way.
+/// Two graphs take data into the same allocation. One of them is destroyed while a replay of the other one is under way.
 #[test]
 fn graphs_share_a_pool_and_go_one_by_one() {
     const PART: usize = 5000;
@@ -230,7 +230,7 @@ fn graphs_share_a_pool_and_go_one_by_one() {
     });
 }
 
-/// Memory that is freed, and other memory that may get its addresses, in graphs and in eager calls.
+/// Graphs and eager calls take data into memory that is then freed, and into other memory that may get its addresses.
 #[test]
 fn memory_is_freed_and_allocated_again() {
     let seed = Random::new().word();
@@ -254,7 +254,7 @@ fn memory_is_freed_and_allocated_again() {
                 collectives.synchronize(&stream).unwrap();
                 captured.check(&collectives, round ^ again);
             }
-            // The memory goes, and the graph, in any order; then what has its addresses is no segment.
+            // The memory and the graph are dropped in any order. After that, other memory at the same addresses is not published.
             let graph_first = random.of(0..=1) == 0;
             if graph_first {
                 drop(captured);
@@ -272,7 +272,7 @@ fn memory_is_freed_and_allocated_again() {
     });
 }
 
-/// Slots, mappings and descriptors of graphs that are gone are given back.
+/// When graphs are gone, their slots, mappings and descriptors are given back.
 #[test]
 fn a_thousand_captures_leave_nothing_behind() {
     const CAPTURES: usize = 1000;
@@ -293,14 +293,14 @@ fn a_thousand_captures_leave_nothing_behind() {
             }
             drop((captured, pool));
             if round + 1 == CAPTURES / 5 || round + 1 == CAPTURES {
-                // A slot is free again when the one before it is: this one is the last that was asked for.
+                // The publisher works in order. So when this memory is ready, it has withdrawn all that was dropped before.
                 let last = zeros::<u32>(gpu, 1024);
                 wait_until_ready(&collectives.publish(last.buffer()).expect("it is of this device"));
                 comm.bootstrap().barrier().unwrap();
                 let now = [gpu.memory_info().unwrap().free as usize / 4096, descriptors(), maps()];
                 let before = before.get_or_insert(now);
                 let [free, files, areas] = *before;
-                // A GPU's driver takes memory of its own; there, each capture has 2 MiB.
+                // A GPU's driver takes memory of its own. On GPUs each capture has 2 MiB.
                 let pages = if gpu.platform() == Platform::Sim { 64 } else { 32 << 10 };
                 assert!(
                     now[0] + pages >= free && now[1] <= files + 64 && now[2] <= areas + 400,
@@ -312,7 +312,7 @@ fn a_thousand_captures_leave_nothing_behind() {
     });
 }
 
-/// A rank that has published memory leaves, or gives up, while others go on: they learn it as ever, and nothing hangs.
+/// A rank that has published memory leaves while the others go on. They get an error that says so, and nothing hangs.
 #[test]
 fn a_rank_that_goes_takes_nobody_with_it() {
     ranks(3, |comm, gpu| {
@@ -337,7 +337,7 @@ fn a_rank_that_goes_takes_nobody_with_it() {
     });
 }
 
-/// A call that gave up, with peers that may still write into what it published.
+/// A rank gives up a call and drops the published memory, into which its peer may still write.
 #[test]
 fn an_abort_under_calls_into_published_memory() {
     ranks(2, |comm, gpu| {

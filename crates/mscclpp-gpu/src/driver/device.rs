@@ -288,7 +288,7 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         failed
     }
 
-    fn release_of_graphs(&self) {
+    fn release_graph_objects(&self) {
         D::process().captures.sweep();
     }
 

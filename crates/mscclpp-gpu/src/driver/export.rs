@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{DeviceAllocation, DevicePtr, DmaBuf, Error, MemoryExport, Result, memory::ExportHandle};
 
-/// The allocation of the range, which holds the address. The device is the thread's.
+/// Describes the allocation that has this range and holds the address. The device is the thread's.
 pub(crate) fn allocation<D: Api>(driver: &D, ptr: DevicePtr, range: Range) -> DeviceAllocation {
     let Range { base, size } = range;
     // SAFETY: this attribute is an `unsigned long long`.
     let id = unsafe { pointer_word(driver, POINTER_BUFFER_ID, ptr) };
-    // A driver that does not number its allocations does not tell one from another at the same addresses.
+    // Without the driver's number, an allocation is not told from a later one at the same addresses.
     let id = id.unwrap_or_else(|_| {
         driver.forget();
         0

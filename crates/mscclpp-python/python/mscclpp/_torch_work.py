@@ -175,7 +175,7 @@ class Lane:
         self._store = store
         #: Makes the group form another communicator at its next call.
         self._forget = forget
-        #: The memory of pools that peers may write into, by the pools' ids.
+        #: For each pool, by its id, the memory that peers may write into.
         self._published: dict[Any, list[Any]] = {}
         #: The number of calls that all ranks make, so far, including those that this rank has refused.
         self.number = 0
@@ -415,7 +415,7 @@ class Lane:
             self._published[pool] = [self._made.publish(address, size) for address, size in segments]
 
     def withdraw(self, pool: Any) -> None:
-        """Ends that."""
+        """Ends what `publish` began for a pool."""
         self._published.pop(pool, None)
 
     def close(self) -> None:

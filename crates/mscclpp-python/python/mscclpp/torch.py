@@ -59,7 +59,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._ranks = tuple(range(size))
         self._described = f"rank {rank} of {size}" + (f" of group {name}" if name else "")
         self._lanes: dict[str, Lane] = {}
-        #: The addresses and sizes of what the pools of the allocator had when they were registered, by their ids.
+        #: For each registered pool, by its id, the addresses and sizes of the memory that it had when it was registered.
         self._pools: dict[Any, list[tuple[int, int]]] = {}
         self._coalescing = _Coalescing()
         self._messages = Messages(self._make_messages, self._give_up)
@@ -330,7 +330,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             lane.publish(pool.id, segments)
 
     def deregister_mem_pool(self, pool: Any) -> None:
-        """End what `register_mem_pool` began."""
+        """Take back what `register_mem_pool` did: peers write straight into the memory of the pool no more."""
         if self._pools.pop(pool.id, None) is None:
             raise ValueError(f"{self._described}: memory pool {pool.id} is not registered")
         for lane in self._lanes.values():

@@ -1,4 +1,5 @@
-//! All_reduces in two steps whose results go straight into memory that ranks have published, or through scratch, or some of each.
+//! All_reduces in two steps. All or some of their results go straight into memory that ranks have published, or all go through
+//! the scratch.
 
 use std::{collections::VecDeque, thread, time::Duration};
 
@@ -11,7 +12,7 @@ use super::{SIMPLE, wait_until_ready};
 
 const IN_TWO_STEPS: Selection = Selection { two_steps: true, ..SIMPLE };
 
-/// Each kernel, and what a result is made of in another way.
+/// Types and operations that use each kernel, and each way of making a result.
 const NUMBERS: [(DataType, ReduceOp); 7] = [
     (DataType::F32, ReduceOp::Sum),
     (DataType::F16, ReduceOp::Sum),
@@ -22,11 +23,11 @@ const NUMBERS: [(DataType, ReduceOp); 7] = [
     (DataType::U8, ReduceOp::Sum),
 ];
 
-/// The byte that memory holds before a call, and how many of them stay in front of and behind the result.
+/// The byte that fills the memory before a call, and the number of bytes in front of and behind the result, which must stay.
 const POISON: u8 = 0xa5;
 const MARGIN: u64 = 64;
 
-/// The bytes of a rank.
+/// The bytes of the numbers that a rank gives to the sum.
 fn given(data_type: DataType, count: u64, rank: usize, round: u32) -> Vec<u8> {
     let number = |i: u64| {
         let word = (i ^ (rank as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(round);
@@ -46,20 +47,20 @@ struct Sum {
     data_type: DataType,
     op: ReduceOp,
     count: u64,
-    /// Where the result goes, in a memory with margins.
+    /// The memory of the result, which has margins, and the offset of the result in it.
     recv: DeviceBuffer,
     at: u64,
-    /// None: in place.
+    /// The memory of the rank's numbers; None if the call is in place.
     send: Option<DeviceBuffer>,
 }
 
 impl Sum {
-    /// `random` is the same on all ranks, `own` is not.
+    /// Makes a random one. `random` is the same on all ranks, `own` is not.
     fn any(gpu: &Gpu, random: &mut Random, own: &mut Random) -> Self {
         let (data_type, op) = NUMBERS[random.of(0..=6) as usize];
         let size = data_type.size();
         let bytes = 8000 + random.of(0..=100_000) / size * size;
-        // Only a multiple of 16 can be written directly.
+        // Peers write directly only at multiples of 16.
         let at = MARGIN + [0, 16, size][own.of(0..=2) as usize];
         let recv = gpu.allocate(bytes + 3 * MARGIN).expect("memory");
         let send = (own.of(0..=1) == 0).then(|| gpu.allocate(bytes).expect("memory"));
@@ -105,12 +106,12 @@ impl Sum {
     }
 }
 
-/// A time that differs between ranks.
+/// Waits for a short time that differs between ranks.
 fn dawdle(own: &mut Random) {
     thread::sleep(Duration::from_micros(own.of(0..=1500)));
 }
 
-/// Calls of which several are under way at once, in place on some ranks, into memory that some ranks publish, in time or late.
+/// Several calls are under way at once, in place on some ranks. Some ranks publish the memory of the results, in time or late.
 #[test]
 fn results_go_into_memory_that_ranks_publish_as_they_like() {
     for n in [3, 4] {
@@ -130,7 +131,7 @@ fn publish_at_random(n: usize, rounds: u32) {
     let seed = Random::new().word();
     ranks(n, |comm, gpu| {
         let told = Told::new(IN_TWO_STEPS);
-        // So little that a lane has more chunks than its rings have places.
+        // The scratch is so small that a lane has more chunks than its rings have places.
         let scratch = n as u64 * (512 << 10);
         let collectives =
             builder(comm, gpu).scratch(scratch).selector(told.clone()).connect().expect("collectives");
@@ -156,7 +157,7 @@ fn publish_at_random(n: usize, rounds: u32) {
             sum.call(&collectives, &stream);
             calls.push((round, sum));
             if own.of(0..=3) == 0 {
-                // While calls that name it may be under way.
+                // Calls that name this memory may be under way.
                 published.clear();
             }
             if own.of(0..=2) == 0 {
@@ -169,7 +170,7 @@ fn publish_at_random(n: usize, rounds: u32) {
     });
 }
 
-/// Captured calls publish what they take their results into. Their replays take turns with eager calls.
+/// Captured calls publish the memory of their results. Replays take turns with eager calls.
 #[test]
 fn replays_and_eager_sums_take_turns() {
     let seed = Random::new().word();
@@ -195,7 +196,7 @@ fn replays_and_eager_sums_take_turns() {
             if random.of(0..=2) == 0 {
                 sum.call(&collectives, &stream);
             } else {
-                // SAFETY: its memory is there.
+                // SAFETY: the memory of the graph is kept beside it.
                 unsafe { graph.launch(&stream).unwrap() };
             }
             collectives.synchronize(&stream).unwrap();

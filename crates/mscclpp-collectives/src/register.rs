@@ -186,6 +186,7 @@ impl Collectives {
         // If there is no free slot, data for this memory goes through the scratch.
         let segment =
             self.publisher.as_ref().and_then(|_| rank.registry.add(SegmentMemory::Registered(at, len)));
+        // The word by which peers know the segment, 0 for none: its generation, and in the lower 16 bits its slot.
         let named = segment.as_ref().map_or(0, |segment| segment.generation << 16 | segment.slot);
         let all = group.all_gather([symmetric.into(), offset, len, named])?;
         if let Some(other) = all.iter().position(|[theirs, ..]| *theirs != u64::from(symmetric)) {

@@ -82,7 +82,7 @@ pub(crate) struct Env {
     pub(crate) notes: Vec<String>,
     /// `NCCL_P2P_DISABLE`: whether devices must not reach each other's memory.
     pub(crate) p2p_disabled: bool,
-    /// `NCCL_GRAPH_REGISTER`: whether captured calls publish the memory that they take data into, if it says.
+    /// `NCCL_GRAPH_REGISTER`: whether captured calls publish the memory that they take data into. None if it is not set.
     pub(crate) graph_register: Option<bool>,
 }
 

@@ -64,7 +64,7 @@ fn made_here(address: usize) -> Option<(DeviceBuffer, u64)> {
     (offset < buffer.len()).then(|| (buffer.clone(), offset))
 }
 
-/// `ncclCommRegister`: publishes memory of this rank. For memory that cannot be shared it changes nothing.
+/// `ncclCommRegister`: publishes memory of this rank. It has no effect for memory that cannot be shared.
 ///
 /// # Safety
 /// The bytes are memory of `ncclMemAlloc`; or they stay memory of the communicator's device until they are deregistered, and
@@ -89,7 +89,7 @@ pub(crate) unsafe fn register(
             Err(error) => {
                 let failure = Failure::from(error);
                 report::info(&format!(
-                    "{}: to register {bytes} bytes changes nothing: {}",
+                    "{}: the registration of {bytes} bytes has no effect: {}",
                     comm.name(),
                     failure.text
                 ));

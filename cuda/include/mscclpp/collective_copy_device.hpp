@@ -185,7 +185,7 @@ MSCCLPP_DEVICE_INLINE void copyByTurns(const PartCopy (&parts)[Parts]) {
 }
 
 // Copies a part for each peer p: `part(p)`. Blocks begin with different peers, so that their stores go to all peers at any time.
-// `ByTurns`: a thread moves vectors for several peers by turns. With the loops of sums behind it, that is faster.
+// `ByTurns`: a thread moves vectors for several peers by turns. In kernels that also have the loops of sums, that is faster.
 template <bool ByTurns, class Part>
 MSCCLPP_DEVICE_INLINE void copyForPeers(const CollectiveBlock& b, Part part) {
   if constexpr (ByTurns) {

@@ -9,8 +9,8 @@
 //   LL128   packets of 120 bytes and a flag, where the link keeps them whole
 //   Simple  plain stores of 16 bytes and a signal for each chunk, for large messages
 //
-// Memory that a rank has published is written by the peers directly, by calls that move and by the all_reduce in two steps
-// of Simple: D1 to D9 in collective_direct_device.hpp.
+// Peers write directly into memory that a rank has published, in calls that move and in the all_reduce in two steps by Simple:
+// D1 to D9 in collective_direct_device.hpp.
 //
 // Epochs. Each call of a communicator has a number, its epoch, which all ranks count alike. It lives in device
 // memory, so that a graph can be replayed: a word for each block that a call may have (its slot). A block reads its

@@ -205,7 +205,7 @@ struct Chunks {
     }
     signalAll(First, k, [&](uint32_t r) { return has(b.call.segments[r].sendBytes, k); }, b.call.inPlace);
   }
-  // Takes chunk k of each peer that sends one in this step, but not where it `comes(p)` straight to where it belongs.
+  // Takes chunk k of each peer p that sends one in this step, unless `comes(p)`: then its chunk comes straight to its place.
   template <class Words, class Comes>
   MSCCLPP_DEVICE_INLINE void takeFromAll(Signal step, uint32_t k, Comes comes) const {
     copyForPeers<Words::Reduces>(b, [&](uint32_t p) {
@@ -214,7 +214,7 @@ struct Chunks {
       return PartCopy{theirs.recv + offset(k), place(step, b.rank, p, k), length(theirs.recvBytes, k)};
     });
   }
-  // Reduces chunk k of all ranks. The result goes to this rank's message, and where `results()` says: see reduceRanks.
+  // Reduces chunk k of all ranks. The result goes to this rank's message, and to the peers by `results()`: see reduceRanks.
   template <class Words, uint32_t AtOnce = RanksAtOnce, class Results>
   MSCCLPP_DEVICE_INLINE void reduceOfAll(uint32_t k, Results results) const {
     const CollectiveSegment own = b.call.segments[b.rank];

@@ -68,13 +68,13 @@ struct Communicator {
     rank: Arc<RankState>,
     engine: Arc<dyn Engine>,
     /// The segments that this rank has published, by slot.
-    own: HashMap<u64, Published>,
+    own: HashMap<u64, PublishedSegment>,
     /// For each rank, whether no more messages of it can come.
     gone: Vec<bool>,
 }
 
 /// A segment of which this rank has told its peers.
-struct Published {
+struct PublishedSegment {
     segment: Weak<Segment>,
     generation: u64,
     /// For each rank, whether it has mapped the segment.
@@ -223,7 +223,7 @@ impl Communicator {
         }));
         let mapped_by = vec![false; self.group.ranks().len()];
         let segment = Arc::downgrade(segment);
-        self.own.insert(slot, Published { segment, generation, mapped_by, _exported: exported });
+        self.own.insert(slot, PublishedSegment { segment, generation, mapped_by, _exported: exported });
         self.tell_all(&words);
         Ok(())
     }

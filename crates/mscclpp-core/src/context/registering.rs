@@ -107,11 +107,11 @@ impl Context {
         self.map(memory, gpu, |provider, info| provider.import(info, Some(gpu)))
     }
 
-    /// Maps memory as [`Context::map_memory`] does, and memory of this process at other addresses than its owner's. So it
-    /// may be used, and unmapped, also when the owner has freed it. Not all memory can be mapped twice in a process.
+    /// Maps memory as [`Context::map_memory`] does, but memory of this process at other addresses than its owner's. So it may
+    /// be used and unmapped also after the owner has freed it.
     ///
     /// # Errors
-    /// The same as [`Context::map_memory`].
+    /// The same as [`Context::map_memory`]; an error of mapping also for memory that cannot be mapped twice in a process.
     pub fn map_memory_apart(&self, memory: &RegisteredMemory, gpu: &Gpu) -> Result<Option<DevicePtr>> {
         self.map(memory, gpu, |provider, info| {
             provider.import(&RegionInfo { local: None, ..info.clone() }, Some(gpu))

@@ -15,7 +15,8 @@ use mscclpp::{
 
 use crate::{
     Collectives, Error, Result,
-    rank::{List, MappedSegment, Memory, Part, Peers, SegmentMemory, Symmetric, is_slot, purpose},
+    handle::MappedSegments,
+    rank::{List, MappedSegment, Memory, Part, SegmentMemory, Symmetric, is_slot, purpose},
 };
 
 /// Receive memory that is registered with [`Collectives::register`].
@@ -203,7 +204,7 @@ impl Collectives {
             let mut peers = None;
             if let Some(mapping) = mapping {
                 owners.extend(mapping.owners);
-                let Peers { at, bytes } = *peers.insert(mapping.peers);
+                let MappedSegments { at, bytes } = *peers.insert(mapping.peers);
                 for (r, memory) in group.others().zip(mapping.memories) {
                     let [.., named] = all[r];
                     let (generation, slot) = (named >> 16, named & 0xffff);

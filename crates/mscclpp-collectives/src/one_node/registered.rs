@@ -4,8 +4,8 @@ use mscclpp::{DevicePtr, MemoryChannel, RegisteredMemory, engine::Group, gpu::Ke
 
 use crate::{
     Result,
-    handle::MAX_RANKS,
-    rank::{Mapping, Peers, RankState},
+    handle::{MAX_RANKS, MappedSegments},
+    rank::{Mapping, RankState},
 };
 
 use super::engine::OneNode;
@@ -26,7 +26,7 @@ impl OneNode {
         let theirs = group.others().map(|r| rank.comm.recv_memory(group.ranks()[r], group.tag())?.wait());
         let theirs = theirs.collect::<mscclpp::Result<Vec<_>>>()?;
         let (mut peers, mut owners) =
-            (Peers { at: [DevicePtr::NULL; MAX_RANKS], bytes: [0; MAX_RANKS] }, Vec::new());
+            (MappedSegments { at: [DevicePtr::NULL; MAX_RANKS], bytes: [0; MAX_RANKS] }, Vec::new());
         for ((r, theirs), channel) in group.others().zip(&theirs).zip(self.scratch.channels()) {
             let channel = MemoryChannel::new(channel.semaphore(), theirs, own, None)?;
             let ([_, offset, len, _], size) = (parts[r], theirs.size());

@@ -19,7 +19,7 @@ pub(crate) use fork::can_fork;
 pub(crate) use meeting::{check_size, devices, least_device, meet, purpose, sharing, unreached};
 pub(crate) use options::Options;
 pub(crate) use publisher::Publisher;
-pub(crate) use registrations::{CopyPlaces, List, Mapping, Memory, Part, Peers, Symmetric};
+pub(crate) use registrations::{CopyPlaces, List, Mapping, Memory, Part, Symmetric};
 pub(crate) use registry::{MappedSegment, Places, Registry, Segment, SegmentMemory, is_slot};
 #[cfg(test)]
 pub(crate) use state::SCRATCH;

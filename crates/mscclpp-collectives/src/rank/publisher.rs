@@ -14,7 +14,7 @@ use std::{
 use mscclpp::{Platform, RegisteredMemory, engine::Group, errors::CoreError, gpu::fork::OfProcess};
 use parking_lot::{Condvar, Mutex};
 
-use crate::Result;
+use crate::{Result, handle::SEGMENTS};
 
 use super::{
     engine::Engine,
@@ -29,7 +29,7 @@ const PUBLISH: u64 = 0;
 const MAPPED: u64 = 1;
 const WITHDRAW: u64 = 2;
 
-/// The pause between two looks for messages of peers, while there was work lately, and otherwise.
+/// The pause between two looks for messages of peers: if the thread had work lately, and otherwise.
 const BUSY: Duration = Duration::from_micros(500);
 const IDLE: Duration = Duration::from_millis(50);
 /// How long after its last work the thread makes the pauses of [`BUSY`].
@@ -255,7 +255,9 @@ impl Communicator {
         };
         let (slot, generation) = (*slot, *generation);
         if !is_slot(slot) {
-            return malformed(&format!("it names slot {slot}, which does not exist"));
+            return malformed(&format!(
+                "it names segment {slot}, and segments have the numbers 1 to {SEGMENTS}"
+            ));
         }
         match (*kind, rest) {
             (PUBLISH, [len, rest @ ..]) => {
@@ -278,7 +280,7 @@ impl Communicator {
                 }
             }
             (WITHDRAW, []) => self.rank.registry.unmap(peer, slot, generation),
-            _ => malformed("its words are no message about published memory"),
+            _ => malformed("its words are not a message about published memory"),
         }
     }
 

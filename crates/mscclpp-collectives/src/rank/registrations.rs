@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{
     Result,
-    handle::MAX_RANKS,
+    handle::{MAX_RANKS, MappedSegments},
     plan::{Plan, overlap},
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct Memory {
     /// The segment by which peers write into the memory. None if they do not.
     pub(crate) segment: Option<Arc<Segment>>,
     /// The memory that the peers have registered together with this one, and where this rank has mapped it.
-    pub(crate) peers: Option<Peers>,
+    pub(crate) peers: Option<MappedSegments>,
     /// The limits of symmetric memory; none for other memory.
     pub(crate) symmetric: Option<Symmetric>,
     /// Keeps the memory, and what the peers have registered with it.
@@ -56,13 +56,6 @@ pub(crate) struct Part {
     pub(crate) len: u64,
 }
 
-/// The addresses at which this rank has mapped the memory that each peer has registered, and its sizes.
-#[derive(Clone, Copy)]
-pub(crate) struct Peers {
-    pub(crate) at: [DevicePtr; MAX_RANKS],
-    pub(crate) bytes: [u64; MAX_RANKS],
-}
-
 /// The limits of symmetric memory.
 pub(crate) struct Symmetric {
     /// The length of the shortest.
@@ -73,7 +66,7 @@ pub(crate) struct Symmetric {
 
 /// The memory that peers have registered together, as it is mapped here.
 pub(crate) struct Mapping {
-    pub(crate) peers: Peers,
+    pub(crate) peers: MappedSegments,
     /// The memory of each other rank, in the order of the ranks.
     pub(crate) memories: Vec<RegisteredMemory>,
     /// Keeps it mapped.

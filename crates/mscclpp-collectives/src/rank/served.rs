@@ -17,7 +17,7 @@ pub(super) struct Served<T> {
     has_thread: bool,
 }
 
-/// A static with the communicators of the process.
+/// The type of a static that holds the communicators of the process.
 pub(super) type OfThisProcess<T> = Mutex<Option<OfProcess<Arc<Mutex<Served<T>>>>>>;
 
 impl<T> Served<T> {

@@ -98,7 +98,7 @@ MSCCLPP_DEVICE_INLINE uint64_t loadHostWord(const uint64_t* word) {
   return detail::load<MemoryOrder::Relaxed, MemoryScope::System>(word);
 }
 
-// How often a block looks at most whether a peer has named its place. That takes about a millisecond.
+// The most times that a thread looks whether a peer has named its place. They take about a millisecond.
 #if defined(MSCCLPP_DEVICE_SIM)
 enum DirectPolls : uint32_t { PollsForPlace = 256 };
 #else

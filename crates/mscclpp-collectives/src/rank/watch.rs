@@ -355,7 +355,7 @@ fn look_at_all(served: &Mutex<Served<Watched>>) {
         let now = Instant::now();
         let said: Vec<_> = all.iter().filter_map(|it| Some((it.name(), it.look(now)?))).collect();
         let period = if all.iter().any(|it| it.checks) { PERIOD_OF_CHECKS } else { PERIOD };
-        // A log may wait for a thread that lets go of a communicator.
+        // Writing to the log may wait for a thread that drops a communicator, and that takes this lock.
         drop(served);
         for (rank, (waited, what)) in said {
             say(Some(rank), waited, &what);

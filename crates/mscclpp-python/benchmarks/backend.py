@@ -80,6 +80,11 @@ def of_group(group: Any, waits: Callable[[Any], object]) -> dict[str, Callable[[
             for _ in range(16):
                 dist.all_reduce(x, group=group)
 
+    def both() -> None:
+        works = dist.isend(x, group=group, group_dst=1), dist.irecv(y, group=group, group_src=1)
+        for work in works:
+            waits(work)
+
     def batch() -> None:
         ops = [dist.P2POp(dist.isend, x, 0, group), dist.P2POp(dist.irecv, y, 0, group)]
         for work in dist.batch_isend_irecv(ops):
@@ -92,7 +97,9 @@ def of_group(group: Any, waits: Callable[[Any], object]) -> dict[str, Callable[[
         "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(y, x, group=group),
         "all_to_all_single": lambda: dist.all_to_all_single(y, x, group=group),
         "broadcast": lambda: dist.broadcast(x, 0, group=group),
-        "isend": lambda: waits(dist.isend(x, 0, group)),
+        "send": lambda: dist.send(x, group=group, group_dst=1),
+        "recv": lambda: dist.recv(y, group=group, group_src=1),
+        "isend and irecv": both,
         "batch_isend_irecv of 2": batch,
         "16 all_reduces, coalesced": coalesced,
     }
@@ -105,7 +112,10 @@ def main() -> None:
 
     def lane(group: Any, _device: Any, _key: str, _ranks: Any) -> works.Lane:
         made: Any = Made()
-        return works.Lane(made, 60.0, group._described, None, group._forget)
+        lane = works.Lane(made, 60.0, group._described, None, group._forget)
+        # The number that a CPU tensor says.
+        lane.index = -1
+        return lane
 
     setattr(backend.ProcessGroup, "_make_lane", lane)  # noqa: B010
     dist.Backend.register_backend("nothing", Nothing, devices=["cpu"])

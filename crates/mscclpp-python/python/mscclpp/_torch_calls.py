@@ -97,9 +97,9 @@ def moved(tensor: torch.Tensor) -> tuple[str, int]:
     return name, times * tensor.numel()
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor, may_be_complex: bool = True) -> bool:
     """Whether the memory holds the numbers in their order and with their signs."""
-    return tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
+    return tensor.is_contiguous() and not (tensor.is_neg() or (may_be_complex and tensor.is_conj()))
 
 
 def fits(name: str, tensor: torch.Tensor) -> bool:
@@ -127,9 +127,11 @@ def of_tensors(
     kind: str, given: torch.Tensor, taken: torch.Tensor, are_plain: bool, count: Any, dtype: str, op: Op, root: int
 ) -> Call:
     """Makes a call with one request. Tensors that are not plain are replaced by copies."""
+    tensors = [taken] if given is taken else [given, taken]
     if are_plain and count:
-        return Call(kind, [given, taken], [taken], [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, op, root)])
-    call = Call(kind, [given, taken], [taken], [])
+        request = (kind, given.data_ptr(), taken.data_ptr(), count, dtype, op, root)
+        return Call(kind, tensors, [taken], [request])
+    call = Call(kind, tensors, [taken], [])
     if count:
         call.prepare = functools.partial(_copied, call, kind, given, taken, (count, dtype, op, root))
     return call
@@ -186,7 +188,10 @@ def all_reducing(tensors: Sequence[torch.Tensor], op: Any) -> list[Call]:
     plain: Call | None = None
     of_type = None
     for tensor in tensors:
-        if not fits("all_reduce", tensor):
+        if tensor.dtype is not of_type:
+            of_type = tensor.dtype
+            dtype, times, on_numbers = reduction(op, of_type)
+        if not is_plain(tensor, times > 1):
             made.append(reducing("all_reduce", tensor, tensor, op, 1))
             plain = None
             continue
@@ -194,9 +199,6 @@ def all_reducing(tensors: Sequence[torch.Tensor], op: Any) -> list[Call]:
             results: list[torch.Tensor] = []
             plain = Call("all_reduce", results, results, [])
             made.append(plain)
-        if tensor.dtype is not of_type:
-            of_type = tensor.dtype
-            dtype, times, on_numbers = reduction(op, of_type)
         if count := times * tensor.numel():
             address = tensor.data_ptr()
             plain.requests.append(("all_reduce", address, address, count, dtype, on_numbers, 0))
@@ -217,19 +219,24 @@ def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts
 
 
 def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root: int = 0) -> Call:
-    """Makes a call that moves numbers: "broadcast", "all_gather", "gather", "scatter", "send" or "recv".
+    """Makes a call that moves numbers: "broadcast", "all_gather", "gather" or "scatter".
 
     A rank that is not the root, and has no input or no output of its own, gives the same tensor for both.
     """
-    # Tensors of messages may have any layout, because the numbers are sent in their order.
-    of_any_layout = kind in ("send", "recv") and not given.is_sparse
-    are_plain = is_plain(given) if of_any_layout else fits(kind, given)
+    are_plain = fits(kind, given)
     if given is not taken:
         are_plain = fits(kind, taken) and are_plain
         of_given, of_taken = {"all_gather": (parts, 1), "gather": (parts, 1), "scatter": (1, parts)}[kind]
         expect_alike(kind, given, taken, of_given, of_taken)
     dtype, count = moved(taken if kind == "scatter" else given)
     return of_tensors(kind, given, taken, are_plain, count, dtype, "sum", root)
+
+
+def message(kind: str, tensor: torch.Tensor, peer: int) -> Call:
+    """Makes a "send" or "recv". The tensor may have any layout, because the numbers are sent in their order."""
+    are_plain = fits(kind, tensor) if tensor.is_sparse else is_plain(tensor)
+    dtype, count = moved(tensor)
+    return of_tensors(kind, tensor, tensor, are_plain, count, dtype, "sum", peer)
 
 
 def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, of_given: int = 1, of_taken: int = 1) -> None:

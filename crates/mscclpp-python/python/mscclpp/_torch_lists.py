@@ -14,6 +14,7 @@ from ._torch_calls import (
     expect_same_type,
     fits,
     is_plain,
+    message,
     moved,
     moving,
     of_tensors,
@@ -109,7 +110,7 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
     def prepare() -> list[Request]:
         taken[rank].copy_(given[rank].reshape(taken[rank].shape))
         messages = [
-            moving(kind, tensor, tensor, size, peer)
+            message(kind, tensor, peer)
             for kind, tensors in (("send", given), ("recv", taken))
             for peer, tensor in enumerate(tensors)
             if peer != rank

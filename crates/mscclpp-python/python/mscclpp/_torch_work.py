@@ -161,6 +161,17 @@ class Work(dist.Work):  # type: ignore[misc]
         self._lane.check()
 
 
+class InCurrent(dist.Work):  # type: ignore[misc]
+    """Calls that are in the current stream, where later work is behind them."""
+
+    def wait(self, timeout: timedelta = _NO_TIME) -> bool:
+        """Do nothing."""
+        return True
+
+
+IN_CURRENT = InCurrent()
+
+
 class Lane:
     """A communicator, and the stream that its calls go through, one after the other.
 

@@ -6,7 +6,9 @@ CUDA tensors go through this library's collectives, CPU tensors and objects thro
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ from ._collectives import Collectives
 from ._mscclpp import Communicator, TcpBootstrap, _log_meeting, device_count
 from ._torch_calls import Call
 from ._torch_messages import Messages, PutOff
-from ._torch_work import _BARRIER, Lane, OfGloo, Work
+from ._torch_work import _BARRIER, IN_CURRENT, Lane, OfGloo, Work
 
 #: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
 _ON_SIMULATED = os.environ.get("MSCCLPP_TORCH_SIMULATED") == "1"
@@ -430,29 +432,28 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _message(self, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         if self._is_gloos(tensor):
             return self._gloo(kind, [tensor], peer, tag)
-        message = calls.moving(kind, tensor, tensor, self._size, peer)
+        message = calls.message(kind, tensor, peer)
         if self._coalescing.calls is not None:
             return self._run(tensor, lambda: [message], None, are_messages=True)
+        lane = self._lanes.get("all")
+        if lane is not None and not self._messages.are_any and lane.index == tensor.get_device() and _is_awaited():
+            return lane.run([message], in_current=True) or IN_CURRENT
         return self._messages.put_off(message, peer)
 
     def _make_messages(self, messages: list[PutOff]) -> None:
-        by_ranks: dict[tuple[int, ...], list[PutOff]] = {}
         if "all" in self._lanes:
-            by_ranks[self._ranks] = messages
-        else:
-            # All ranks may not come here, so the two ranks of a message make a communicator of their own.
             for message in messages:
-                by_ranks.setdefault(tuple(sorted({self._rank, message.peer})), []).append(message)
+                lane = self._lane_of(message.tensor, self._ranks)
+            return _make_together(lane, [message.call for message in messages], messages)
+        by_ranks: dict[tuple[int, ...], list[PutOff]] = {}
+        # All ranks may not come here, so the two ranks of a message make a communicator of their own.
+        for message in messages:
+            by_ranks.setdefault(tuple(sorted({self._rank, message.peer})), []).append(message)
         # All ranks use the same order, since each waits for the peer to make the communicator.
         for ranks, some in sorted(by_ranks.items()):
             for message in some:
                 lane = self._lane(message.tensor.device, ranks)
-            made = [m.call for m in some]
-            if ranks != self._ranks:
-                made = [calls.moving(m.call.name, m.tensor, m.tensor, len(ranks), ranks.index(m.peer)) for m in some]
-            work = lane.run(made, behind=some)
-            for message in some:
-                message.work = work
+            _make_together(lane, [calls.message(m.call.name, m.tensor, ranks.index(m.peer)) for m in some], some)
 
     def _is_gloos(self, tensor: torch.Tensor) -> bool:
         if tensor.is_cuda or (_ON_SIMULATED and tensor.device.type == "cpu"):
@@ -493,13 +494,18 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 raise
             # The error ends a coalescing, so all its calls are refused.
             self._lane(tensor.device).refuse_next(error)
-        lane = self._lanes.get("all")
-        if lane is None or lane.index != tensor.get_device():
-            lane = self._lane(tensor.device, self._ranks if are_messages else None)
+        lane = self._lane_of(tensor, self._ranks if are_messages else None)
         if not are_messages:
             lane.number += 1
         # Newer versions of torch say whether the program waits at once.
         return lane.run(made, asked.seconds(opts), in_current=not getattr(opts, "asyncOp", True))
+
+    def _lane_of(self, tensor: torch.Tensor, ranks: Sequence[int] | None = None) -> Lane:
+        """Returns the communicator of all ranks for a tensor, as `_lane` does."""
+        lane = self._lanes.get("all")
+        if lane is None or lane.index != tensor.get_device():
+            lane = self._lane(tensor.device, ranks)
+        return lane
 
     def _lane(self, device: torch.device, ranks: Sequence[int] | None = None) -> Lane:
         """Returns the communicator of all ranks, or of some. The first call makes it, and blocks until all of its
@@ -569,6 +575,26 @@ def _create(opts: Any, _backend_options: Any) -> ProcessGroup:
     group = getattr(opts, "process_group", None)
     device = getattr(group, "bound_device_id", None)
     return ProcessGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, device, opts.group_id)
+
+
+#: The functions of torch that wait for their message at once.
+_AWAITED = [inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)]
+
+
+def _is_awaited() -> bool:
+    """Whether `torch.distributed.send` or `recv` has called `ProcessGroup.send` or `recv`, which calls `_message`. Most
+    versions call `isend` or `irecv` in between.
+    """
+    caller = sys._getframe(2).f_back
+    if caller is not None and caller.f_code not in _AWAITED:
+        caller = caller.f_back
+    return caller is not None and caller.f_code in _AWAITED
+
+
+def _make_together(lane: Lane, made: list[Call], messages: list[PutOff]) -> None:
+    work = lane.run(made, behind=messages)
+    for message in messages:
+        message.work = work
 
 
 def _end_coalescing_by_errors() -> None:

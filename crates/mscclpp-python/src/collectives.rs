@@ -16,7 +16,7 @@ use crate::{
     owned::{Owned, closable},
     point::{Behind, PyPoint},
     protocols::Override,
-    requests::Asked,
+    requests::{AllAsked, Asked},
     rows::{Argument, GivenOutput, GivenRows, RowsCall},
     simulated::{self, Copies, KeptCopies},
     waiting,
@@ -133,7 +133,7 @@ impl PyCollectives {
     }
 
     /// Puts collectives into a stream. A request is a tuple of kind, address of the input, address of the output,
-    /// count, type, operation, and root or peer. The call waits for no other rank. Messages between two ranks are
+    /// count, type, operation, and root or peer, or several are a `_Requests`. The call waits for no other rank. Messages between two ranks are
     /// launched together. Returns whether all work of a simulated device was complete before.
     ///
     /// All ranks may name the same `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"),
@@ -147,7 +147,7 @@ impl PyCollectives {
     fn enqueue(
         &self,
         py: Python<'_>,
-        requests: Vec<Asked>,
+        requests: AllAsked,
         stream: usize,
         protocol: Option<&str>,
         blocks: u32,
@@ -161,7 +161,7 @@ impl PyCollectives {
             let stream = device::stream(gpu, stream)?;
             let others =
                 others.iter().map(|other| device::stream(gpu, *other)).collect::<Result<Vec<_>, _>>()?;
-            let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
+            let requests: Vec<Request<'_>> = requests.0.iter().map(Asked::request).collect();
             stream.join(&others.iter().collect::<Vec<_>>(), || {
                 if made.collectives.gpu().platform() == Platform::Sim {
                     let was_idle = made.copies.forget_if_idle(&stream)?;
@@ -185,7 +185,7 @@ impl PyCollectives {
     fn enqueue_behind(
         &self,
         py: Python<'_>,
-        requests: Vec<Asked>,
+        requests: AllAsked,
         stream: usize,
         behind: Vec<Behind>,
     ) -> PyResult<PyPoint> {
@@ -193,8 +193,8 @@ impl PyCollectives {
         let enqueue = || {
             let stream = device::stream(made.collectives.gpu(), stream)?;
             behind.iter().try_for_each(|behind| behind.hold(&stream))?;
-            if !requests.is_empty() {
-                let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
+            if !requests.0.is_empty() {
+                let requests: Vec<Request<'_>> = requests.0.iter().map(Asked::request).collect();
                 // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
                 unsafe { made.collectives.enqueue(&requests, &stream)? };
             }

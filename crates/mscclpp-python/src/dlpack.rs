@@ -17,30 +17,31 @@ pub(crate) struct Tensor {
 
 /// `DLDataType`.
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct DataType {
-    code: u8,
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct DataType {
+    pub(crate) code: u8,
     bits: u8,
     lanes: u16,
 }
 
 /// `DLDevice`.
 #[repr(C)]
-struct Device {
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Device {
     kind: i32,
     id: i32,
 }
 
 /// `DLTensor`.
 #[repr(C)]
-struct View {
-    data: *mut c_void,
-    device: Device,
-    dimensions: i32,
-    data_type: DataType,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
+pub(crate) struct View {
+    pub(crate) data: *mut c_void,
+    pub(crate) device: Device,
+    pub(crate) dimensions: i32,
+    pub(crate) data_type: DataType,
+    pub(crate) shape: *mut i64,
+    pub(crate) strides: *mut i64,
+    pub(crate) byte_offset: u64,
 }
 
 /// `DLManagedTensor`, followed by the arrays that it points to.

@@ -53,6 +53,7 @@ mod rows;
 mod semaphore;
 mod semaphore_kinds;
 mod simulated;
+mod tensors;
 mod transport;
 mod uint;
 mod unique_id;
@@ -115,6 +116,7 @@ mod extension {
         proxy::{PyProxy, PyProxyHandlerResult, end_all},
         races::{PyRace, PyRaceAccess, races},
         rendezvous::{PyRendezvous, log_meeting},
+        requests::PyRequests,
         routed::{PyReceive, PyRouted},
         semaphore::{PySemaphore, PySemaphoreStub},
         semaphore_kinds::{PyDeviceToDevice, PyHostToDevice, PyHostToHost},

@@ -41,6 +41,21 @@ impl PyPoint {
         py.detach(made).or_raise()
     }
 
+    /// Moves the point to the present end of its stream, unless a capture of the stream has begun or ended since. Returns
+    /// whether it is there.
+    #[pyo3(signature = (stream: "int"))]
+    fn advance(&self, py: Python<'_>, stream: usize) -> PyResult<bool> {
+        let advance = || {
+            let stream = device::stream(&self.gpu, stream)?;
+            let is_same = stream.is_capturing()? == self.is_captured;
+            if is_same {
+                stream.record(&self.event)?;
+            }
+            Ok::<_, Error>(is_same)
+        };
+        py.detach(advance).or_raise()
+    }
+
     /// Makes later work of a stream of the device wait for the work before the point.
     #[pyo3(signature = (stream: "int"))]
     fn hold(&self, py: Python<'_>, stream: usize) -> PyResult<()> {

@@ -7,9 +7,10 @@ use pyo3::{
     types::{PyString, PyTuple},
 };
 
-use crate::{data_types::of_collectives, error};
+use crate::{data_types::of_collectives, error, tensors::Tensors};
 
 /// A request from Python, which owns its lists of counts.
+#[derive(Clone)]
 pub(crate) struct Asked {
     kind: What,
     send: DevicePtr,
@@ -18,6 +19,7 @@ pub(crate) struct Asked {
     data_type: DataType,
 }
 
+#[derive(Clone)]
 enum What {
     Plain(Kind<'static>),
     AllGatherV(Vec<u64>),
@@ -43,8 +45,6 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
         let item = |at: usize| parts.get_item(at);
         let kind = item(0)?;
         let kind = kind.extract::<&str>()?;
-        let op = || operation(&item(5)?);
-        let root = || item(6)?.extract::<usize>();
         let mut count = 0;
         let what = match kind {
             "all_gather_v" => What::AllGatherV(item(3)?.extract()?),
@@ -54,20 +54,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
             }
             _ => {
                 count = item(3)?.extract()?;
-                What::Plain(match kind {
-                    "all_reduce" => Kind::AllReduce(op()?),
-                    "all_gather" => Kind::AllGather,
-                    "reduce_scatter" => Kind::ReduceScatter(op()?),
-                    "all_to_all" => Kind::AllToAll,
-                    "broadcast" => Kind::Broadcast { root: root()? },
-                    "reduce" => Kind::Reduce { root: root()?, op: op()? },
-                    "gather" => Kind::Gather { root: root()? },
-                    "scatter" => Kind::Scatter { root: root()? },
-                    "barrier" => Kind::Barrier,
-                    "send" => Kind::Send { peer: root()? },
-                    "recv" => Kind::Recv { peer: root()? },
-                    _ => return Err(error::misuse(format!("there is no collective {kind:?}"))),
-                })
+                What::Plain(plain(kind, || operation(&item(5)?), || item(6)?.extract())?)
             }
         };
         Ok(Self {
@@ -78,6 +65,98 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
             data_type: of_collectives(item(4)?.extract()?)?,
         })
     }
+}
+
+/// Requests of one kind, made of tensors.
+#[pyclass(name = "_Requests", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyRequests(Vec<Asked>);
+
+#[pymethods]
+impl PyRequests {
+    /// Makes a request for each two tensors of PyTorch, for calls whose inputs have `parts[0]` times, and whose outputs have
+    /// `parts[1]` times, as many elements as a request counts; the same tensor may be both. An element is so many `times` a number
+    /// of type `dtype`. Returns None unless all tensors are of one type, on one device, and have their numbers in memory in
+    /// their order and with their signs. Versions of PyTorch without a table for DLPack do not say that.
+    #[staticmethod]
+    #[pyo3(signature = (kind, given, taken, parts, dtype, times, op, /))]
+    #[allow(clippy::too_many_arguments, reason = "they are those of a request")]
+    fn of_tensors(
+        py: Python<'_>,
+        kind: &str,
+        given: Vec<Bound<'_, PyAny>>,
+        taken: Vec<Bound<'_, PyAny>>,
+        parts: (u64, u64),
+        dtype: &str,
+        times: u64,
+        op: Bound<'_, PyAny>,
+    ) -> PyResult<Option<Self>> {
+        let kind = What::Plain(plain(kind, || operation(&op), || Ok(0))?);
+        let data_type = of_collectives(dtype)?;
+        let Some(mut tensors) = Tensors::of(py)? else { return Ok(None) };
+        if given.len() != taken.len() {
+            return Ok(None);
+        }
+        let mut requests = Vec::with_capacity(given.len());
+        for (given, taken) in given.iter().zip(&taken) {
+            let Some((send, n_given)) = tensors.look(given)? else { return Ok(None) };
+            let (recv, n_taken) = match given.is(taken) {
+                true => (send, n_given),
+                false => match tensors.look(taken)? {
+                    Some(found) => found,
+                    None => return Ok(None),
+                },
+            };
+            let count = n_given / parts.0;
+            if n_given != count * parts.0 || n_taken != count * parts.1 {
+                return Ok(None);
+            }
+            if count > 0 {
+                requests.push(Asked { kind: kind.clone(), send, recv, count: times * count, data_type });
+            }
+        }
+        Ok((!requests.is_empty()).then_some(Self(requests)))
+    }
+}
+
+/// The requests of a call: a list of tuples, or of what was made of tensors.
+pub(crate) struct AllAsked(pub(crate) Vec<Asked>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for AllAsked {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let mut all = Vec::new();
+        for item in given.try_iter()? {
+            let item = item?;
+            match item.cast::<PyRequests>() {
+                Ok(requests) => all.extend_from_slice(&requests.get().0),
+                Err(_) => all.push(item.extract()?),
+            }
+        }
+        Ok(Self(all))
+    }
+}
+
+/// Returns the kind with a name, without lists of counts.
+fn plain(
+    kind: &str,
+    op: impl FnOnce() -> PyResult<ReduceOp>,
+    root: impl FnOnce() -> PyResult<usize>,
+) -> PyResult<Kind<'static>> {
+    Ok(match kind {
+        "all_reduce" => Kind::AllReduce(op()?),
+        "all_gather" => Kind::AllGather,
+        "reduce_scatter" => Kind::ReduceScatter(op()?),
+        "all_to_all" => Kind::AllToAll,
+        "broadcast" => Kind::Broadcast { root: root()? },
+        "reduce" => Kind::Reduce { root: root()?, op: op()? },
+        "gather" => Kind::Gather { root: root()? },
+        "scatter" => Kind::Scatter { root: root()? },
+        "barrier" => Kind::Barrier,
+        "send" => Kind::Send { peer: root()? },
+        "recv" => Kind::Recv { peer: root()? },
+        _ => return Err(error::misuse(format!("there is no collective {kind:?}"))),
+    })
 }
 
 /// Converts an operation: a name such as "sum", or ("premul_sum", factor).

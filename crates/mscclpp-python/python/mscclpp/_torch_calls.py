@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from ._collectives import Op, Request, check_factor
 from ._data_types import SIZES
+from ._mscclpp import _Requests
 
 #: The type and the number of the numbers in an element, of the types whose elements are moved as they are. All others are
 #: moved as bytes.
@@ -40,7 +41,7 @@ class Call:
 
     __slots__ = ("copy", "finish", "name", "prepare", "requests", "results", "tensors")
 
-    def __init__(self, name: str, tensors: list[torch.Tensor], results: Any, requests: list[Request]) -> None:
+    def __init__(self, name: str, tensors: list[torch.Tensor], results: Any, requests: list[Request | _Requests]) -> None:
         self.name = name
         #: The tensors of the program.
         self.tensors = tensors
@@ -48,13 +49,13 @@ class Call:
         self.results = results
         self.requests = requests
         #: Copies tensors in the stream of the call, and returns the requests. None if there is nothing to copy.
-        self.prepare: Callable[[], list[Request]] | None = None
+        self.prepare: Callable[[], list[Request | _Requests]] | None = None
         #: Copies the results to the program's tensors, in the stream of the call. None if there is nothing to copy.
         self.finish: Callable[[], Any] | None = None
         #: The copies that `prepare` made, which must live until the call is complete.
         self.copy: Any = None
 
-    def prepared(self) -> list[Request]:
+    def prepared(self) -> list[Request | _Requests]:
         """Returns the requests, when the copies for them are in the current stream."""
         if self.prepare is None:
             return self.requests
@@ -91,15 +92,20 @@ def reduction(op: Any, dtype: torch.dtype) -> tuple[str, int, Op]:
     return *numbers, factor
 
 
+def numbers(tensor: torch.Tensor) -> tuple[str, int]:
+    """Returns the type and the number of the numbers to move in an element: bytes, if the collectives have no such type."""
+    return _MOVED.get(tensor.dtype) or ("uint8", tensor.element_size())
+
+
 def moved(tensor: torch.Tensor) -> tuple[str, int]:
-    """Returns the type and count of numbers to move: bytes, if the collectives have no such type."""
-    name, times = _MOVED.get(tensor.dtype) or ("uint8", tensor.element_size())
+    """Returns the type and count of numbers to move."""
+    name, times = numbers(tensor)
     return name, times * tensor.numel()
 
 
-def is_plain(tensor: torch.Tensor, may_be_complex: bool = True) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the memory holds the numbers in their order and with their signs."""
-    return tensor.is_contiguous() and not (tensor.is_neg() or (may_be_complex and tensor.is_conj()))
+    return tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj())
 
 
 def fits(name: str, tensor: torch.Tensor) -> bool:
@@ -139,7 +145,7 @@ def of_tensors(
 
 def _copied(
     call: Call, kind: str, given: torch.Tensor, taken: torch.Tensor, numbers: tuple[Any, str, Op, int]
-) -> list[Request]:
+) -> list[Request | _Requests]:
     """Returns the request of a call with copies of tensors that are not plain."""
     source = given if is_plain(given) else given.resolve_conj().resolve_neg().contiguous()
     target = source if taken is given else taken
@@ -180,30 +186,22 @@ def _one(name: str, things: list[Any]) -> list[Any]:
     return things
 
 
-def all_reducing(tensors: Sequence[torch.Tensor], op: Any) -> list[Call]:
-    """Makes an "all_reduce" of each tensor, in place. Those of plain tensors in a row are one call with many requests."""
-    if len(tensors) > 1:
-        expect_one_device("all_reduce", tensors)
-    made: list[Call] = []
-    plain: Call | None = None
-    of_type = None
-    for tensor in tensors:
-        if tensor.dtype is not of_type:
-            of_type = tensor.dtype
-            dtype, times, on_numbers = reduction(op, of_type)
-        if not is_plain(tensor, times > 1):
-            made.append(reducing("all_reduce", tensor, tensor, op, 1))
-            plain = None
-            continue
-        if plain is None:
-            results: list[torch.Tensor] = []
-            plain = Call("all_reduce", results, results, [])
-            made.append(plain)
-        if count := times * tensor.numel():
-            address = tensor.data_ptr()
-            plain.requests.append(("all_reduce", address, address, count, dtype, on_numbers, 0))
-        results.append(tensor)
-    return made
+def several(
+    kind: str, given: list[torch.Tensor], taken: list[torch.Tensor], parts: int, op: Any = None
+) -> list[Call]:
+    """Makes an "all_gather" of each input and output, or with `op` an "all_reduce" or "reduce_scatter". If all tensors are
+    plain and of one type, that is one call with many requests.
+    """
+    first = given[0]
+    dtype, times, on_numbers = (*numbers(first), "sum") if op is None else reduction(op, first.dtype)
+    of_each = {"all_gather": (1, parts), "reduce_scatter": (parts, 1)}.get(kind, (1, 1))
+    requests = _Requests.of_tensors(kind, given, taken, of_each, dtype, times, on_numbers)
+    if requests is not None:
+        return [Call(kind, taken if given is taken else [*given, *taken], taken, [requests])]
+    pairs = zip(given, taken, strict=True)
+    if op is None:
+        return [moving(kind, i, o, parts) for i, o in pairs]
+    return [reducing(kind, i, o, op, parts) for i, o in pairs]
 
 
 def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts: int, root: int = 0) -> Call:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ._collectives import Request
+from ._mscclpp import _Requests
 from ._torch_calls import (
     Call,
     expect_alike,
@@ -47,7 +48,7 @@ def into_list(
         call.requests = [(name, given.data_ptr(), in_one_piece.data_ptr(), count, dtype, "sum", root)]
         return call
 
-    def prepare() -> list[Request]:
+    def prepare() -> list[Request | _Requests]:
         room = in_one_piece
         if room is None:
             room = given.new_empty(sum(tensor.numel() for tensor in taken))
@@ -76,7 +77,7 @@ def of_list(
     in_one_piece = _whole(given)
     call = Call(kind, [*given, taken], [taken], [])
 
-    def prepare() -> list[Request]:
+    def prepare() -> list[Request | _Requests]:
         whole = in_one_piece
         if whole is None:
             whole = torch.cat([tensor.reshape(-1) for tensor in given])
@@ -107,7 +108,7 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
 
     call = Call("all_to_all", [*given, *taken], [list(taken)], [])
 
-    def prepare() -> list[Request]:
+    def prepare() -> list[Request | _Requests]:
         taken[rank].copy_(given[rank].reshape(taken[rank].shape))
         messages = [
             message(kind, tensor, peer)

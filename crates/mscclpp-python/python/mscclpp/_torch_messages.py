@@ -36,21 +36,27 @@ _IDLE_FOR = 10.0
 class PutOff:
     """A message that was put off, and its result."""
 
+    work: Any = None
+    error: Exception | None = None
+    #: The end of the work that was in the program's stream, which the message waits for, and that stream.
+    behind: _Point | None = None
+    stream: int | None = None
+    is_captured = False
+
     def __init__(self, call: Call, peer: int) -> None:
         self.call, self.peer = call, peer
         self.tensor: torch.Tensor = call.tensors[0]
         self.since = time.monotonic()
-        self.work: Any = None
-        self.error: Exception | None = None
-        #: The end of the work that was in the program's stream, which the message waits for, and that stream.
-        self.behind: _Point | None = None
-        self.stream: int | None = None
-        self.is_captured = False
-        if self.tensor.is_cuda:
-            device = self.tensor.get_device()
-            self.stream = current_stream(device)
+
+    def put_behind(self, last: PutOff | None) -> None:
+        """Notes the end of the current stream, as that of the message before this one if it was in the same stream."""
+        device = self.tensor.get_device()
+        self.stream = current_stream(device)
+        if last is None or last.behind is None or last.stream != self.stream or not last.behind.advance(self.stream):
             self.behind = _Point(device, self.stream)
-            self.is_captured = self.behind.is_captured
+        else:
+            self.behind = last.behind
+        self.is_captured = self.behind.is_captured
 
 
 class Messages:
@@ -76,6 +82,8 @@ class Messages:
         """Adds a message."""
         message = PutOff(call, peer)
         with self._lock:
+            if message.tensor.is_cuda:
+                message.put_behind(self._waiting[-1] if self._waiting else None)
             self._waiting.append(message)
             self.are_any = self._were_any = True
             if self._is_asleep:
@@ -162,7 +170,7 @@ class Message(dist.Work):  # type: ignore[misc]
     """The work of a message, as a program gets it. It makes the message when the program asks for it."""
 
     def __init__(self, messages: Messages, message: PutOff) -> None:
-        super().__init__()
+        dist.Work.__init__(self)
         self._messages, self._message = messages, message
 
     def __del__(self) -> None:

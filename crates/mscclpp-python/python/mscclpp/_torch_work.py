@@ -17,7 +17,7 @@ import torch.distributed as dist
 from . import _threads
 from ._collectives import Collectives, Request
 from ._errors import Error
-from ._mscclpp import ErrorCode, _Point
+from ._mscclpp import ErrorCode, _Point, _Requests
 from ._torch_calls import Call
 from ._torch_messages import PutOff, be_relaxed_about_captures, current_stream
 from ._torch_refusals import add_consequences, all_refuse, reason_in, reason_of
@@ -43,6 +43,8 @@ class Work(dist.Work):  # type: ignore[misc]
     _point: _Point | None = None
     #: The stream that was current when the calls were made. None if there were several.
     _made_on: int | None = None
+    #: The stream that has waited for the calls last.
+    _held: int | None = None
     _future: Any = None
     _error: Exception | None = None
     _is_done = False
@@ -51,9 +53,9 @@ class Work(dist.Work):  # type: ignore[misc]
     _kept: Sequence[torch.Tensor]
 
     def __init__(self, lane: Lane, calls: Sequence[Call], blocks: bool, timeout: float) -> None:
-        super().__init__()
+        dist.Work.__init__(self)
         self._lane, self._blocks, self._timeout = lane, blocks, timeout
-        self._names = _names(calls)
+        self._names = [call.name for call in calls]
         if len(calls) == 1:
             self._results, self._kept = calls[0].results, calls[0].tensors
         else:
@@ -71,10 +73,12 @@ class Work(dist.Work):  # type: ignore[misc]
         lane = self._lane
         lane.check()
         current = current_stream(lane.index)
-        if current != lane.handle:
-            self._point.hold(current)
-        if current != self._made_on:
-            self._tell_allocator(torch.cuda.current_stream(lane.device))
+        if current != self._held:
+            if current != lane.handle:
+                self._point.hold(current)
+            if current != self._made_on:
+                self._tell_allocator(torch.cuda.current_stream(lane.device))
+            self._held = current
         if self._blocks or timeout > _NO_TIME:
             self._block(timeout.total_seconds() or self._timeout)
         self._kept = ()
@@ -132,7 +136,7 @@ class Work(dist.Work):  # type: ignore[misc]
     def __del__(self) -> None:
         if self._kept and self._point is not None:
             self._tell_allocator(self._lane.stream)
-        if self._names == "all_reduce" and len(self._results) == 1 and self._results[0].numel() <= _FEW:
+        if self._names == ["all_reduce"] and len(self._results) == 1 and self._results[0].numel() <= _FEW:
             # The C++ part of DDP's reducer may still hold this work, and wait with it for a number of ranks. Without
             # the Python object the work never completes, and has no future.
             self._lane.let_go.append(self)
@@ -204,10 +208,10 @@ class Lane:
         self._simulated: list[tuple[Work, Sequence[Call]]] = []
         self._completing = threading.RLock()
         #: The names of the last calls on a GPU, until the thread that checks calls follows them.
-        self._last: str | None = None
+        self._last: list[str] | None = None
         #: The calls on a GPU that it follows: the point behind them, the time by which they must be complete, the names,
         #: and the time-out.
-        self._followed: collections.deque[tuple[_Point, float, str, float]] = collections.deque()
+        self._followed: collections.deque[tuple[_Point, float, list[str], float]] = collections.deque()
         self._changed = threading.Condition()
         #: Whether the thread runs.
         self._is_watched = False
@@ -251,7 +255,7 @@ class Lane:
                 self._put_aside(calls, work, behind)
         except Exception as error:
             self._not_made(calls, error)
-        self._last = work._names if work is not None else _names(calls)
+        self._last = work._names if work is not None else [call.name for call in calls]
         if timeout is not None and not self._follow(timeout):
             self.look()
         if not self._is_watched:
@@ -276,7 +280,7 @@ class Lane:
         else:
             streams = {message.stream for message in behind}
             work._made_on = streams.pop() if len(streams) == 1 else None
-            points = [message.behind for message in behind]
+            points = list({message.behind: None for message in behind})
         if _copy(calls):
             self._made.enqueue_behind([], self.handle, points)
             with torch.cuda.stream(self.stream):
@@ -321,7 +325,7 @@ class Lane:
             add_consequences(error)
         raise error
 
-    def complete(self, names: str, seconds: float) -> None:
+    def complete(self, names: list[str], seconds: float) -> None:
         """Waits until all calls on a simulated device are complete. If they are not complete in time, they are
         aborted.
         """
@@ -353,7 +357,7 @@ class Lane:
                 work._is_done = True
             self.check()
 
-    def _patience(self, names: str, seconds: float) -> Callable[[], None]:
+    def _patience(self, names: list[str], seconds: float) -> Callable[[], None]:
         """Returns a function that aborts calls when their time is up, and raises their error."""
         deadline = time.monotonic() + seconds
 
@@ -402,9 +406,9 @@ class Lane:
             self._note_told()
         return self.error
 
-    def give_up(self, names: str, seconds: float) -> None:
+    def give_up(self, names: list[str], seconds: float) -> None:
         """Aborts calls that have taken too long. The error names the ranks that they waited for."""
-        reason = f"{self.described}: {names} took longer than {seconds:g} s"
+        reason = f"{self.described}: {', '.join(sorted(set(names)))} took longer than {seconds:g} s"
         self.abort(reason)
         try:
             self._synchronize()
@@ -438,7 +442,7 @@ class Lane:
             self._changed.notify()
         try:
             if self.stream is None:
-                self.complete("calls", self.timeout)
+                self.complete(["calls"], self.timeout)
             elif self.error is None:
                 self._synchronize()
         finally:
@@ -500,7 +504,7 @@ class Lane:
                 self.give_up(*late)
                 return
 
-    def _late(self) -> tuple[str, float] | None:
+    def _late(self) -> tuple[list[str], float] | None:
         """Looks at the calls. Returns the names and the time-out of some that have taken too long."""
         # Calls are carried out in one order, even in several streams: when one is not complete, those behind it are not.
         has_completed = self._last is not None and not self._follow(self.timeout)
@@ -537,16 +541,15 @@ class OfGloo(dist.Work):  # type: ignore[misc]
 
 
 def _copy(calls: Sequence[Call]) -> bool:
-    return any(call.prepare is not None for call in calls)
+    for call in calls:
+        if call.prepare is not None:
+            return True
+    return False
 
 
-def _names(calls: Sequence[Call]) -> str:
-    return calls[0].name if len(calls) == 1 else ", ".join(sorted({call.name for call in calls}))
-
-
-def _requests(calls: Sequence[Call]) -> list[Request]:
+def _requests(calls: Sequence[Call]) -> list[Request | _Requests]:
     """Returns the requests of calls on a GPU, when the copies for them are in the current stream."""
-    requests: list[Request] = []
+    requests: list[Request | _Requests] = []
     are_of_a_root = False
     for call in calls:
         requests += call.prepared()

@@ -93,7 +93,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("allreduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("allreduce", [tensor], asked.coalesced([tensor], opts))
-        return self._run(tensor, lambda: calls.all_reducing([tensor], asked.op(opts)), opts)
+        return self._run(tensor, lambda: [calls.reducing("all_reduce", tensor, tensor, asked.op(opts), 1)], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
@@ -104,7 +104,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo(
                 "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, asked.coalesced(tensors, opts)
             )
-        return self._run(tensors[0], lambda: calls.all_reducing(tensors, asked.op(opts)), opts)
+        return self._run(tensors[0], lambda: calls.several("all_reduce", tensors, tensors, 1, asked.op(opts)), opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensor of one."""
@@ -155,11 +155,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """`all_gather_single` of several tensors."""
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("all_gather_single", "_allgather_base"), outputs, inputs, opts)
-        return self._run(
-            inputs[0],
-            lambda: [calls.moving("all_gather", i, o, self._size) for o, i in zip(outputs, inputs, strict=True)],
-            opts,
-        )
+        return self._run(inputs[0], lambda: calls.several("all_gather", inputs, outputs, self._size), opts)
 
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any
@@ -195,9 +191,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """`reduce_scatter_single` of several tensors."""
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts)
-        op, pairs = asked.op(opts), zip(inputs, outputs, strict=True)
         return self._run(
-            inputs[0], lambda: [calls.reducing("reduce_scatter", i, o, op, self._size) for i, o in pairs], opts
+            inputs[0], lambda: calls.several("reduce_scatter", inputs, outputs, self._size, asked.op(opts)), opts
         )
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:

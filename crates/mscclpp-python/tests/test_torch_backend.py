@@ -484,8 +484,32 @@ def layouts(rank, n, _address, port):
     x, taken = torch.arange(4.0) + 10 * rank, torch.empty(4)
     dist.all_to_all_single(taken, x, *([[2, 2], [2, 2]] if rank else []))
     assert taken.tolist() == [2 * rank, 2 * rank + 1, 10 + 2 * rank, 11 + 2 * rank]
-    assert dist.group.WORLD.allreduce_coalesced([]).wait()
+    coalesced(rank, n, dist.group.WORLD)
     dist.destroy_process_group()
+
+
+def coalesced(rank, n, group):
+    """Calls that are made together, of tensors that are alike and of others."""
+    assert group.allreduce_coalesced([]).wait()
+    alike = [own(rank), torch.empty(0), own(rank, 6).view(1, 2, 3)]
+    group.allreduce_coalesced(alike).wait()
+    assert all((x == 3).all() for x in alike)
+    others = [own(rank), torch._neg_view(own(rank)), own(rank, dtype=torch.int32), own(rank, 6).view(2, 3).t()[:, :0]]
+    with pytest.raises(ValueError, match="contiguous"):
+        group.allreduce_coalesced([*others, own(rank, 6).view(2, 3).t()])
+    group.allreduce_coalesced(others).wait()
+    assert [x.unique().tolist() for x in others] == [[3], [-3], [3], []]
+    inputs, outputs = [own(rank), own(rank, 6)], [torch.empty(100 * n), torch.empty(n, 6)]
+    group.allgather_into_tensor_coalesced(outputs, inputs).wait()
+    assert all((part == r + 1).all() for x in outputs for r, part in enumerate(x.chunk(n)))
+    group.reduce_scatter_tensor_coalesced(inputs, outputs).wait()
+    assert all((x == n * (rank + 1)).all() for x in inputs)
+    with pytest.raises(ValueError, match="does not fit an input"):
+        group.reduce_scatter_tensor_coalesced(inputs, [outputs[0], torch.empty(6)])
+    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        from mscclpp import _torch_calls as calls
+
+        assert len(calls.several("all_reduce", alike, alike, 1, torch.distributed.ReduceOp.SUM)) == 1
 
 
 def test_layouts_of_tensors_and_lists():

@@ -73,6 +73,12 @@ def calls(rank, n, _address, port):
     coalesced.wait()
     dist.barrier()
     assert all((x == total).all() for x in many)
+    # Torch waits for these messages at once, so they are not put off.
+    dist.group.WORLD._messages.put_off = None
+    x = own(rank)
+    dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+    dist.barrier()
+    assert (x == 1).all()
     # A list in one piece, whose place among the ranks is that of each.
     gathered = own(0, 100 * n)
     dist.all_gather(list(gathered.chunk(n)), own(rank))
@@ -85,6 +91,13 @@ def calls(rank, n, _address, port):
     dist.barrier()
     assert (x == total).all()
     dist.destroy_process_group()
+
+
+def test_a_point_moves_to_the_end_of_its_stream():
+    point = mscclpp._mscclpp._Point(0, 0)
+    assert point.advance(0) and not point.is_captured
+    mscclpp.synchronize()
+    assert point.is_complete()
 
 
 def test_calls():

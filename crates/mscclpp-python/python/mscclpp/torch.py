@@ -430,9 +430,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         message = calls.message(kind, tensor, peer)
         if self._coalescing.calls is not None:
             return self._run(tensor, lambda: [message], None, are_messages=True)
-        lane = self._lanes.get("all")
-        if lane is not None and not self._messages.are_any and lane.index == tensor.get_device() and _is_awaited():
-            return lane.run([message], in_current=True) or IN_CURRENT
+        if "all" in self._lanes and not self._messages.are_any and _is_awaited():
+            return self._lane_of(tensor, self._ranks).run([message], in_current=True) or IN_CURRENT
         return self._messages.put_off(message, peer)
 
     def _make_messages(self, messages: list[PutOff]) -> None:

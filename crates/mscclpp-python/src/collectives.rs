@@ -133,8 +133,8 @@ impl PyCollectives {
     }
 
     /// Puts collectives into a stream. A request is a tuple of kind, address of the input, address of the output,
-    /// count, type, operation, and root or peer, or several are a `_Requests`. The call waits for no other rank. Messages between two ranks are
-    /// launched together. Returns whether all work of a simulated device was complete before.
+    /// count, type, operation, and root or peer; a `_Requests` stands for several. The call waits for no other rank.
+    /// Messages between two ranks are launched together. Returns whether all work of a simulated device was complete before.
     ///
     /// All ranks may name the same `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"),
     /// number of blocks, and number of threads in each; 0 stands for the selected number. If the protocol is not
@@ -142,7 +142,7 @@ impl PyCollectives {
     ///
     /// The calls wait for the work that the streams `others` have now, and later work of these streams waits for the
     /// calls.
-    #[pyo3(signature = (requests, stream: "int", protocol = None, blocks = 0, threads = 0, others: "list[int]" = Vec::new()))]
+    #[pyo3(signature = (requests: "list[Any]", stream: "int", protocol = None, blocks = 0, threads = 0, others: "list[int]" = Vec::new()))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn enqueue(
         &self,
@@ -181,7 +181,7 @@ impl PyCollectives {
 
     /// Puts collectives into a stream of a GPU, as `enqueue` does, when the work that is `behind` is complete: the present work
     /// of other streams, or what is before points. Returns the point behind the collectives.
-    #[pyo3(signature = (requests, stream: "int", behind: "list[int | _Point]"))]
+    #[pyo3(signature = (requests: "list[Any]", stream: "int", behind: "list[int | _Point]"))]
     fn enqueue_behind(
         &self,
         py: Python<'_>,

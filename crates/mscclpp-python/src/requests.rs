@@ -73,10 +73,12 @@ pub(crate) struct PyRequests(Vec<Asked>);
 
 #[pymethods]
 impl PyRequests {
-    /// Makes a request for each two tensors of PyTorch, for calls whose inputs have `parts[0]` times, and whose outputs have
-    /// `parts[1]` times, as many elements as a request counts; the same tensor may be both. An element is so many `times` a number
-    /// of type `dtype`. Returns None unless all tensors are of one type, on one device, and have their numbers in memory in
-    /// their order and with their signs. Versions of PyTorch without a table for DLPack do not say that.
+    /// Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. For each element that
+    /// a request counts, the input has `parts[0]` elements, and the output `parts[1]`. An element is `times` numbers of type
+    /// `dtype`.
+    ///
+    /// Returns None unless all tensors are of one type, on one device, and have their numbers in memory in their order and with
+    /// their signs. Without PyTorch's table for DLPack, which older versions lack, that is not known.
     #[staticmethod]
     #[pyo3(signature = (kind, given, taken, parts, dtype, times, op, /))]
     #[allow(clippy::too_many_arguments, reason = "they are those of a request")]

@@ -1,5 +1,5 @@
-//! What the tensors of PyTorch say about themselves, through the functions of its table for DLPack. That takes a fraction of the
-//! time of its Python methods.
+//! `Tensors` looks at tensors of PyTorch through its table of functions for DLPack, which takes a fraction of the time that its
+//! Python methods take.
 
 use std::{
     ffi::{CStr, c_int, c_void},

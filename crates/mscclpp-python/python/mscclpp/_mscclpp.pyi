@@ -1313,11 +1313,11 @@ class _Collectives:
     @property
     def device(self, /) -> int:
         """The number of the device."""
-    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0, others: "list[int]" = ...) -> bool:
+    def enqueue(self, /, requests: "list[Any]", stream: "int", protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0, others: "list[int]" = ...) -> bool:
         """
         Puts collectives into a stream. A request is a tuple of kind, address of the input, address of the output,
-        count, type, operation, and root or peer. The call waits for no other rank. Messages between two ranks are
-        launched together. Returns whether all work of a simulated device was complete before.
+        count, type, operation, and root or peer; a `_Requests` stands for several. The call waits for no other rank.
+        Messages between two ranks are launched together. Returns whether all work of a simulated device was complete before.
 
         All ranks may name the same `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"),
         number of blocks, and number of threads in each; 0 stands for the selected number. If the protocol is not
@@ -1326,7 +1326,7 @@ class _Collectives:
         The calls wait for the work that the streams `others` have now, and later work of these streams waits for the
         calls.
         """
-    def enqueue_behind(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", behind: "list[int | _Point]") -> _Point:
+    def enqueue_behind(self, /, requests: "list[Any]", stream: "int", behind: "list[int | _Point]") -> _Point:
         """
         Puts collectives into a stream of a GPU, as `enqueue` does, when the work that is `behind` is complete: the present work
         of other streams, or what is before points. Returns the point behind the collectives.
@@ -1462,6 +1462,11 @@ class _Point:
     """A point in a stream: the end of the work that the stream had when the point was made."""
     def __new__(cls, /, device: "int", stream: "int") -> _Point:
         """The present end of a stream of a device."""
+    def advance(self, /, stream: "int") -> bool:
+        """
+        Moves the point to the present end of its stream, unless a capture of the stream has begun or ended since. Returns
+        whether it is there.
+        """
     def hold(self, /, stream: "int") -> None:
         """Makes later work of a stream of the device wait for the work before the point."""
     @property
@@ -1486,6 +1491,20 @@ class _Receive:
 @final
 class _Registered:
     """A registration of memory. It ends when this object is dropped or given to `_Collectives.deregister`."""
+
+@final
+class _Requests:
+    """Requests of one kind, made of tensors."""
+    @staticmethod
+    def of_tensors(kind: str, given: SupportsGetItem[int, Any], taken: SupportsGetItem[int, Any], parts: tuple[SupportsIndex, SupportsIndex], dtype: str, times: SupportsIndex, op: Any, /) -> _Requests | None:
+        """
+        Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. For each element that
+        a request counts, the input has `parts[0]` elements, and the output `parts[1]`. An element is `times` numbers of type
+        `dtype`.
+
+        Returns None unless all tensors are of one type, on one device, and have their numbers in memory in their order and with
+        their signs. Without PyTorch's table for DLPack, which older versions lack, that is not known.
+        """
 
 @final
 class _Routed:

@@ -41,7 +41,9 @@ class Call:
 
     __slots__ = ("copy", "finish", "name", "prepare", "requests", "results", "tensors")
 
-    def __init__(self, name: str, tensors: list[torch.Tensor], results: Any, requests: list[Request | _Requests]) -> None:
+    def __init__(
+        self, name: str, tensors: list[torch.Tensor], results: Any, requests: list[Request | _Requests]
+    ) -> None:
         self.name = name
         #: The tensors of the program.
         self.tensors = tensors
@@ -186,9 +188,7 @@ def _one(name: str, things: list[Any]) -> list[Any]:
     return things
 
 
-def several(
-    kind: str, given: list[torch.Tensor], taken: list[torch.Tensor], parts: int, op: Any = None
-) -> list[Call]:
+def several(kind: str, given: list[torch.Tensor], taken: list[torch.Tensor], parts: int, op: Any = None) -> list[Call]:
     """Makes an "all_gather" of each input and output, or with `op` an "all_reduce" or "reduce_scatter". If all tensors are
     plain and of one type, that is one call with many requests.
     """

@@ -197,7 +197,7 @@ def several(kind: str, given: list[torch.Tensor], taken: list[torch.Tensor], par
     of_each = {"all_gather": (1, parts), "reduce_scatter": (parts, 1)}.get(kind, (1, 1))
     requests = _Requests.of_tensors(kind, given, taken, of_each, dtype, times, on_numbers)
     if requests is not None:
-        return [Call(kind, taken if given is taken else [*given, *taken], taken, [requests])]
+        return [Call(kind, taken if given is taken else [*given, *taken], list(taken), [requests])]
     pairs = zip(given, taken, strict=True)
     if op is None:
         return [moving(kind, i, o, parts) for i, o in pairs]

@@ -571,7 +571,7 @@ def _create(opts: Any, _backend_options: Any) -> ProcessGroup:
     return ProcessGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, device, opts.group_id)
 
 
-#: The functions of torch that wait for their message at once.
+#: The code of the functions of torch that wait for their message at once.
 _AWAITED = [inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)]
 
 

@@ -9,6 +9,7 @@ import os
 import queue
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import mscclpp
 import numpy as np
@@ -93,11 +94,27 @@ def calls(rank, n, _address, port):
     dist.destroy_process_group()
 
 
-def test_a_point_moves_to_the_end_of_its_stream():
-    point = mscclpp._mscclpp._Point(0, 0)
-    assert point.advance(0) and not point.is_captured
+class Tensor:
+    """The part of a CUDA tensor that a message looks at."""
+
+    def get_device(self):
+        return 0
+
+
+def test_messages_of_one_stream_share_a_point(monkeypatch):
+    from mscclpp import _torch_messages as messages
+
+    monkeypatch.setattr(messages, "current_stream", lambda _device: 0)
+    first, second = (messages.PutOff(SimpleNamespace(tensors=[Tensor()]), 1) for _ in range(2))
+    first.put_behind(None)
+    second.put_behind(first)
+    assert second.behind is first.behind and not second.is_captured
+    # Other streams have points of their own.
+    first.stream = 1
+    second.put_behind(first)
+    assert second.behind is not first.behind
     mscclpp.synchronize()
-    assert point.is_complete()
+    assert first.behind.is_complete() and second.behind.is_complete()
 
 
 def test_calls():

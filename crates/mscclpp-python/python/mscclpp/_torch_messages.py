@@ -49,7 +49,7 @@ class PutOff:
         self.since = time.monotonic()
 
     def put_behind(self, last: PutOff | None) -> None:
-        """Notes the end of the current stream. The message before this one shares the point, if it was in the same stream."""
+        """Notes the end of the current stream. A message before this one that was in the same stream shares the point."""
         device = self.tensor.get_device()
         self.stream = current_stream(device)
         if last is None or last.behind is None or last.stream != self.stream or not last.behind.advance(self.stream):

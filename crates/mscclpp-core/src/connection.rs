@@ -153,11 +153,7 @@ impl Connection {
         while !reason.is_char_boundary(end) {
             end -= 1;
         }
-        let is_known = |error: &Error| {
-            use Error::{Aborted, PeerClosed, PeerFailed, PeerLost};
-            matches!(error, PeerLost { .. } | PeerClosed { .. } | PeerFailed { .. } | Aborted { .. })
-        };
-        if self.inner.is_here() && !self.inner.monitor.check().is_err_and(|error| is_known(&error)) {
+        if self.inner.is_here() && !self.inner.monitor.check().is_err_and(|error| error.is_end_of_peer()) {
             self.inner.link.tell_failure(&reason[..end]);
         }
     }

@@ -218,6 +218,15 @@ impl Error {
         SystemFailure::new(operation, source).into()
     }
 
+    /// Whether the peer has ended or failed, or the job was aborted: nothing has failed by itself on this side.
+    #[must_use]
+    pub fn is_end_of_peer(&self) -> bool {
+        matches!(
+            self,
+            Self::PeerLost { .. } | Self::PeerClosed { .. } | Self::PeerFailed { .. } | Self::Aborted { .. }
+        )
+    }
+
     /// Makes the error of a peer that cannot be reached from `gpu`, or from the CPU.
     pub fn unreachable(
         gpu: Option<&Gpu>,

@@ -188,6 +188,11 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Whether a peer has ended or failed, or the job or the proxy was aborted: nothing has failed by itself on this side.
+    pub(crate) fn is_end_of_peer(&self) -> bool {
+        matches!(self, Self::Aborted { .. }) || self.core().is_some_and(mscclpp_core::Error::is_end_of_peer)
+    }
 }
 
 #[cfg(test)]
@@ -211,5 +216,7 @@ mod tests {
         let expected = format!("trigger 7 ({trigger}) to rank 1 could not be carried out: {text}");
         assert_eq!(format!("{error:?}"), expected);
         assert_eq!(format!("{error:#?}"), expected, "also where more lines are asked for");
+        assert!(error.is_end_of_peer(), "its cause is");
+        assert!(!Error::InvalidArgument("an offset".to_owned()).is_end_of_peer());
     }
 }

@@ -68,7 +68,13 @@ impl<H: ProxyHandler> ProxyState<H> {
             Err(panic) => Some(Error::Panicked { message: message_of(&*panic) }),
         };
         if let Some(error) = error {
-            tracing::error!(target: "mscclpp::proxy", error = %Report(&error), gpu = %self.gpu, "a proxy failed");
+            let (report, gpu) = (Report(&error), &self.gpu);
+            if error.is_end_of_peer() {
+                // Calls that need the peer have this error. A peer that nobody needs any more may go.
+                tracing::debug!(target: "mscclpp::proxy", error = %report, %gpu, "a proxy ends with a peer");
+            } else {
+                tracing::error!(target: "mscclpp::proxy", error = %report, %gpu, "a proxy failed");
+            }
             self.fail(error);
         }
         self.leave();

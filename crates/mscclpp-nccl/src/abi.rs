@@ -9,7 +9,7 @@ use std::{
 pub type Handle = *mut c_void;
 
 /// The version that `ncclGetVersion` returns if nothing else is set, as a `NCCL_VERSION_CODE`.
-pub(crate) const VERSION: u32 = 22_809;
+pub(crate) const VERSION: u32 = 23_203;
 /// `NCCL_CONFIG_UNDEF_INT`.
 pub(crate) const UNDEFINED: c_int = c_int::MIN;
 

@@ -302,7 +302,7 @@ def run(path, rank, ranks, exchange):
     library = Library(path)
     version = ctypes.c_int()
     library.ncclGetVersion(ctypes.byref(version))
-    assert version.value == int(os.environ.get("MSCCLPP_NCCL_VERSION", "22809")), version
+    assert version.value == int(os.environ.get("MSCCLPP_NCCL_VERSION", "23203")), version
     devices = platform()(library, rank)
 
     comm = communicator(library, rank, ranks, exchange)

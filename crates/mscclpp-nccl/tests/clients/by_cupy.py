@@ -1,10 +1,12 @@
-"""Uses CuPy's `cupy.cuda.nccl`: one thread for each communicator, and one thread for those of all GPUs.
+"""Uses CuPy's `cupy.cuda.nccl`: one thread for each communicator, and one thread for those of all GPUs. Then all GPUs use memory
+of `ncclMemAlloc`.
 
     by_cupy.py RANKS
 
 The environment decides which NCCL is used: LD_PRELOAD=.../libnccl.so puts this project's library in front.
 """
 
+import ctypes
 import sys
 import threading
 
@@ -82,11 +84,28 @@ def of_one_thread(ranks):
         comm.destroy()
 
 
+def reached_by_all_devices(ranks):
+    """Every device writes and reads memory that ncclMemAlloc has allocated on each."""
+    library = ctypes.CDLL("libnccl.so.2")
+    for owner in range(ranks):
+        memory = ctypes.c_void_p()
+        with cupy.cuda.Device(owner):
+            assert library.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(4000)) == 0
+        for device in range(ranks):
+            with cupy.cuda.Device(device):
+                reached = cupy.cuda.UnownedMemory(memory.value, 4000, None, device)
+                array = cupy.ndarray(1000, "f", cupy.cuda.MemoryPointer(reached, 0))
+                array[...] = device + 1
+                assert (array == device + 1).all()
+        assert library.ncclMemFree(memory) == 0
+
+
 def main():
     ranks = int(sys.argv[1])
     print(f"NCCL {nccl.get_version()}")
     of_threads(ranks)
     of_one_thread(ranks)
+    reached_by_all_devices(ranks)
     print(f"{ranks} ranks: all as expected")
 
 

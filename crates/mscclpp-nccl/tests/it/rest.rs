@@ -19,7 +19,7 @@ fn the_version_is_that_of_the_interface() {
             "`version`: the out argument is NULL",
         );
     }
-    assert_eq!(version, 22_809);
+    assert_eq!(version, 23_203);
 }
 
 #[test]

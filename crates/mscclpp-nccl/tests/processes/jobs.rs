@@ -389,7 +389,7 @@ fn a_forked_child_is_told(rank: usize) {
         unsafe { (nccl.ncclGetVersion)(&raw mut version) };
         format!("{call} {destroy} {version}")
     });
-    assert_eq!(said, format!("{INVALID_USAGE} {INVALID_USAGE} 22809"));
+    assert_eq!(said, format!("{INVALID_USAGE} {INVALID_USAGE} 23203"));
     rank.assert_works();
     rank.destroy();
 }

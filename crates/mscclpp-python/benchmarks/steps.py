@@ -1,9 +1,10 @@
 """Microseconds of training steps with PyTorch, by NCCL, in place of NCCL, or by the backend `mscclpp`.
 
-    steps.py RANKS [--backend mscclpp] [--steps NAME,...] [--results FILE]
+    steps.py RANKS [--backend mscclpp] [--nodes] [--steps NAME,...] [--results FILE]
 
 Each GPU has a process; the script starts itself as the ranks. The environment decides which NCCL is used:
 LD_PRELOAD=.../libnccl.so puts this project's library in front. A figure is the least of ten means, and the middle one.
+With `--nodes` each rank counts as a node of its own, and NCCL goes by its sockets.
 `--results` writes the losses of each step as JSON: with two ranks they are the same, to the last bit, with every library.
 """
 
@@ -140,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("ranks", type=int)
     parser.add_argument("--backend", default="nccl")
+    parser.add_argument("--nodes", action="store_true")
     parser.add_argument("--steps", default="", help="only steps with one of these words in their name")
     parser.add_argument("--results")
     options = parser.parse_args()
@@ -147,6 +149,8 @@ def main() -> None:
     def rank() -> None:
         device = torch.device("cuda", int(os.environ["RANK"]))
         torch.cuda.set_device(device)
+        if options.nodes:
+            os.environ.update(NCCL_HOSTID=f"node {device.index}", NCCL_IB_DISABLE="1")
         if options.backend == "mscclpp":
             import mscclpp.torch  # noqa: F401, which makes the backend known
         dist.init_process_group(options.backend, device_id=device)

@@ -19,6 +19,11 @@ use super::{engine::OneNode, kernels::WordOperation};
 const MOST_BY_PACKETS: u64 = 256 << 10;
 /// The most bytes that a rank sends to all others for a small call that reduces. At least eight of these go together by LL16.
 const MOST_OF_SMALL: u64 = MOST_BY_PACKETS / 8;
+/// The most bytes of a message of a call that reduces and goes together with others by Simple. Several calls take less time than
+/// one launch where their messages are larger.
+const MOST_BY_CHUNKS: u64 = 1 << 20;
+/// The fewest calls that go together by Simple.
+const FEWEST_BY_CHUNKS: usize = 3;
 /// The most bytes that a rank sends to another for calls that go together, if all ranks know their sizes: kernels count them with
 /// 32 bits.
 const MOST_TO_ANOTHER: u64 = 1 << 30;
@@ -225,8 +230,8 @@ impl OneNode {
         Ok(true)
     }
 
-    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by Simple, unless they are two that the
-    /// selector gives another protocol. Returns whether it did.
+    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by Simple, unless they are few. Returns
+    /// whether it did.
     ///
     /// # Safety
     /// The same as of [`Self::exchange_in_few_launches`].
@@ -236,6 +241,9 @@ impl OneNode {
         asked: &[&Exchange<'_, '_>],
         call: &Call<'_>,
     ) -> Result<bool> {
+        if asked.len() < FEWEST_BY_CHUNKS {
+            return Ok(false);
+        }
         let mut plan = asked[0].1.clone();
         let bytes = asked.iter().map(|(_, plan)| units(plan, 16)).sum::<u64>() * 16;
         plan.segments.fill(Segment::NONE);
@@ -243,10 +251,6 @@ impl OneNode {
         plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
         plan.one_way = asked.iter().all(|(_, plan)| plan.one_way);
         let mut query = self.query_with(&plan, &List::default(), rank.rank(), false);
-        // Two calls by LL128 take about as long as one by Simple.
-        if asked.len() == 2 && self.choose(call.selector, &query).protocol != Protocol::Simple {
-            return Ok(false);
-        }
         query.possible = Possible { ll16: false, ll128: false, ll128_in_two_steps: false, ..query.possible };
         let selection = self.choose(call.selector, &query);
         let stepped = |plan: &Plan| if selection.two_steps { plan.in_two_steps() } else { None };
@@ -278,14 +282,15 @@ impl OneNode {
             alike(plan) && sent <= MOST_BY_PACKETS && is_room
         };
         let by_packets = asked.iter().take_while(fits).count().max(1);
-        if is_small(first) {
+        if size(first) == Size::Small {
             return (by_packets, true);
         }
         // `all_reduce`s in two steps have a kernel of their own.
         let goes = |(_, plan): &Exchange<'_, '_>| {
-            alike(plan) && (ranks == 2 || plan.whole.is_some() == first.whole.is_some())
+            let same_kernel = ranks == 2 || plan.whole.is_some() == first.whole.is_some();
+            alike(plan) && same_kernel && size(plan) == Size::Middle
         };
-        let by_chunks = in_one_message(asked, ranks, goes);
+        let by_chunks = in_one_message(asked, ranks, goes).max(1);
         (by_packets.max(by_chunks), by_packets >= by_chunks)
     }
 }
@@ -332,17 +337,17 @@ fn is_of_pairs((_, plan): &Exchange<'_, '_>) -> bool {
 }
 
 /// The place of an exchange among those of a group, alike on all ranks: first those that go with others that move, of which those
-/// whose sizes only pairs of ranks know are last; then those that reduce, by operation and type, small ones before others, of
-/// which `all_reduce`s are last.
-fn order(exchange: &Exchange<'_, '_>, moves: bool) -> (u32, u32, u32, bool, bool) {
+/// whose sizes only pairs of ranks know are last; then those that reduce, by operation, type and size, of which `all_reduce`s are
+/// last.
+fn order(exchange: &Exchange<'_, '_>, moves: bool) -> (u32, u32, u32, u32, bool) {
     let (_, plan) = exchange;
     match plan.op {
-        _ if moves => (0, 0, 0, is_of_pairs(exchange), false),
+        _ if moves => (0, 0, 0, is_of_pairs(exchange).into(), false),
         // Factors may be others on each rank.
         Some(op) if !op.scales() => {
-            (1, op.number(), plan.data_type as u32, !is_small(plan), plan.whole.is_some())
+            (1, op.number(), plan.data_type as u32, size(plan) as u32, plan.whole.is_some())
         }
-        _ => (2, 0, 0, false, false),
+        _ => (2, 0, 0, 0, false),
     }
 }
 
@@ -362,9 +367,23 @@ fn in_one_message(
     asked.iter().take_while(fits).count().max(1)
 }
 
-/// Whether a call that reduces is small.
-fn is_small(plan: &Plan) -> bool {
-    sent_bytes(plan) <= MOST_OF_SMALL
+/// How large a call that reduces is, and so with what it can go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Size {
+    /// It goes with others by LL16.
+    Small,
+    /// It goes with others by Simple, or by LL16 if they are few.
+    Middle,
+    /// It goes alone.
+    Large,
+}
+
+fn size(plan: &Plan) -> Size {
+    match sent_bytes(plan) {
+        0..=MOST_OF_SMALL => Size::Small,
+        _ if units(plan, 1) <= MOST_BY_CHUNKS => Size::Middle,
+        _ => Size::Large,
+    }
 }
 
 /// The words of 8 bytes of the messages of a call that reduces, of which the last of each may be less than whole.

@@ -370,11 +370,11 @@ fn in_one_message(
 /// How large a call that reduces is, and so with what it can go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Size {
-    /// It goes with others by LL16.
+    /// The call goes with others by LL16.
     Small,
-    /// It goes with others by Simple, or by LL16 if they are few.
+    /// The call goes with others by Simple, or by LL16 if they are few.
     Middle,
-    /// It goes alone.
+    /// The call goes alone.
     Large,
 }
 

@@ -107,12 +107,12 @@ class OnDevice:
         on_device = hasattr(x, "__cuda_array_interface__")
         device = getattr(x, "device", None)
         self._expect_device(name, getattr(device, "id", self.device) if on_device else None)
-        address, is_read_only = interface["data"]
-        if is_written and is_read_only:
-            raise ValueError(f"argument '{name}': the array is read-only, and the call would store to it")
         shape, strides, typestr = tuple(interface["shape"]), interface.get("strides"), interface["typestr"]
         if not shape and not hasattr(x, "__setitem__"):
             raise TypeError(f"argument '{name}': expected an array, got a number, {x!r}")
+        address, is_read_only = interface["data"]
+        if is_written and is_read_only:
+            raise ValueError(f"argument '{name}': the array is read-only, and the call would store to it")
         if strides is not None and not _is_contiguous(shape, strides, int(typestr[2:])):
             raise ValueError(f"argument '{name}': the array is not contiguous; pass a contiguous copy of it")
         dtype = str(x.dtype) if hasattr(x, "dtype") else _type_of_interface(typestr)

@@ -69,10 +69,12 @@ impl Tensors {
         }
         // SAFETY: written by a call that has not failed.
         let view: View = unsafe { view.assume_init() };
+        if view.dimensions > 0 && (view.shape.is_null() || view.strides.is_null()) {
+            return Ok(None);
+        }
         let [shape, strides] = [view.shape, view.strides].map(|numbers| match view.dimensions {
             0 => &[],
-            // SAFETY: PyTorch gives both a number for each dimension. They live until the tensor changes, which it does not
-            // meanwhile.
+            // SAFETY: both have a number for each dimension. They live until the tensor changes, which it does not meanwhile.
             dimensions => unsafe { slice::from_raw_parts(numbers, dimensions as usize) },
         });
         let count: i64 = shape.iter().product();

@@ -116,7 +116,7 @@ impl Member {
 enum Often {
     Moves,
     Reduces,
-    /// Large ones, of which most have the same type and operation.
+    /// Large ones, of which most have the same kind, type and operation.
     LargeReduces,
 }
 
@@ -127,18 +127,20 @@ fn group(random: &mut Random, rank: usize, n: usize, often: Often) -> Vec<Member
     let mut members: Vec<Member> = Vec::new();
     let mut end = 0;
     let are_small = random.below(2) == 0;
+    // How many of eight calls have the kind of the one before, how many of twelve have another type or operation, and how many
+    // operations there are to choose from.
+    let (same_kind, other_type, ops) =
+        if often == Often::LargeReduces { (7, 1, 4) } else { (4, 3, OPS.len()) };
     for _ in 0..random.of(2..=24) {
         let which = match (members.last(), random.below(8)) {
-            (Some(last), 0..=3) => last.which,
+            (Some(last), roll) if roll < same_kind => last.which,
             (_, 0..=5) => kinds[random.below(kinds.len())],
             (_, 6) => KINDS[10 + random.below(2)],
             _ => KINDS[random.below(KINDS.len())],
         };
         let (data_type, op) = match members.last() {
-            Some(last) if random.below(if often == Often::LargeReduces { 12 } else { 4 }) > 0 => {
-                (last.data_type, last.op)
-            }
-            _ => (DataType::ALL[random.below(DataType::ALL.len())], OPS[random.below(OPS.len())]),
+            Some(last) if random.below(12) >= other_type => (last.data_type, last.op),
+            _ => (DataType::ALL[random.below(DataType::ALL.len())], OPS[random.below(ops)]),
         };
         let count = match random.below(12) {
             0 => 0,
@@ -349,28 +351,29 @@ fn what_moves_is_one_launch() {
     });
 }
 
-/// Gradients of several layers: as few launches as parameters have room for, and one more for each type, operation and, between
-/// more than two ranks, for all_reduces.
+/// Gradients of several layers: three calls or more of up to 1 MiB are as few launches as parameters have room for, and one more
+/// for each type, operation and, between more than two ranks, for all_reduces. Two calls, and larger ones, go one by one.
 #[test]
-fn large_calls_that_reduce_are_one_launch() {
+fn three_calls_that_reduce_are_one_launch() {
     for n in [2, 3] {
         ranks(n, |comm, gpu| {
             let counted = Counted::default();
             let collectives = builder(comm, gpu).selector(counted.clone()).connect().expect("collectives");
             let stream = gpu.stream().expect("a stream");
-            let memory = gpu.allocate(8 << 20).expect("memory");
-            let launches = |kinds: &[Kind<'static>]| {
+            let memory = gpu.allocate(16 << 20).expect("memory");
+            let launches_of = |count: u64, kinds: &[Kind<'static>]| {
                 let call = |(i, kind): (u64, &Kind<'static>)| {
-                    let at = memory.ptr().add(i << 18);
-                    Request { kind: *kind, send: at, recv: at, count: 20_000, data_type: DataType::F32 }
+                    let at = memory.ptr().add(i * 12 * count.next_multiple_of(4));
+                    Request { kind: *kind, send: at, recv: at, count, data_type: DataType::F32 }
                 };
                 let requests: Vec<_> = (0..).zip(kinds).map(call).collect();
                 let before = counted.count();
-                // SAFETY: each has 256 KiB, and a reduce_scatter of three ranks takes 240,000 bytes.
+                // SAFETY: a reduce_scatter of three ranks takes 12 bytes for each number that it counts, and there is room for that.
                 unsafe { collectives.enqueue(&requests, &stream).expect("calls") };
                 collectives.synchronize(&stream).expect("the calls");
                 counted.count() - before
             };
+            let launches = |kinds: &[Kind<'static>]| launches_of(20_000, kinds);
             let (scatter, all) = (Kind::ReduceScatter(ReduceOp::Sum), Kind::AllReduce(ReduceOp::Sum));
             let most = Kind::AllReduce(ReduceOp::Max);
             let reduce = |root| Kind::Reduce { root, op: ReduceOp::Sum };
@@ -382,6 +385,9 @@ fn large_calls_that_reduce_are_one_launch() {
             );
             assert_eq!(launches(&[all, scatter, all, scatter, scatter, all]), n - 1);
             assert_eq!(launches(&[all, most, all, most, all, most]), 2);
+            assert_eq!(launches(&[scatter; 2]), 2);
+            assert_eq!(launches_of(1 << 18, &[scatter; 3]), 1);
+            assert_eq!(launches_of((1 << 18) + 1, &[scatter; 3]), 3);
             comm.bootstrap().barrier().expect("all ranks");
         });
     }
@@ -390,21 +396,21 @@ fn large_calls_that_reduce_are_one_launch() {
 /// A rank that waits for calls of a group that the others do not make, until it aborts.
 #[test]
 fn a_group_that_is_given_up_ends() {
-    let moves = PROTOCOLS.map(|protocol| (protocol, [Kind::AllGather, Kind::Gather { root: 1 }], 1000));
+    let moves = PROTOCOLS.map(|protocol| (protocol, vec![Kind::AllGather, Kind::Gather { root: 1 }], 1000));
     let large = [Kind::ReduceScatter(ReduceOp::Sum), Kind::AllReduce(ReduceOp::Sum)];
-    let large = large.map(|kind| (Protocol::Simple, [kind; 2], 20_000));
+    let large = large.map(|kind| (Protocol::Simple, vec![kind; 3], 20_000));
     for (protocol, kinds, count) in moves.into_iter().chain(large) {
         ranks(3, |comm, gpu| {
             let told = Told::new(Selection { protocol, two_steps: true, blocks: 2, threads: 64 });
             let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
             let stream = gpu.stream().expect("a stream");
-            let memory = gpu.allocate(2 << 20).expect("memory");
+            let memory = gpu.allocate(3 << 20).expect("memory");
             if collectives.rank() == 0 {
-                let call = |(i, kind): (u64, Kind<'static>)| {
+                let call = |(i, kind): (u64, &Kind<'static>)| {
                     let send = memory.ptr().add(i << 20);
-                    Request { kind, send, recv: send.add(512 << 10), count, data_type: DataType::F32 }
+                    Request { kind: *kind, send, recv: send.add(512 << 10), count, data_type: DataType::F32 }
                 };
-                let requests: Vec<_> = (0..).zip(kinds).map(call).collect();
+                let requests: Vec<_> = (0..).zip(&kinds).map(call).collect();
                 // SAFETY: each gives and takes at most 240,000 bytes.
                 unsafe { collectives.enqueue(&requests, &stream).expect("calls") };
                 collectives.abort("enough");

@@ -368,7 +368,7 @@ fn three_calls_that_reduce_are_one_launch() {
                 };
                 let requests: Vec<_> = (0..).zip(kinds).map(call).collect();
                 let before = counted.count();
-                // SAFETY: a reduce_scatter of three ranks takes 12 bytes for each number that it counts, and there is room for that.
+                // SAFETY: there is room for the 12 bytes that three ranks give for each number of a reduce_scatter.
                 unsafe { collectives.enqueue(&requests, &stream).expect("calls") };
                 collectives.synchronize(&stream).expect("the calls");
                 counted.count() - before

@@ -210,7 +210,7 @@ impl Collectives {
                     let (generation, slot) = (named >> 16, named & 0xffff);
                     if is_slot(slot) {
                         let (at, bytes) = (at[r], bytes[r]);
-                        rank.registry.map(
+                        rank.registry.peers.map(
                             r,
                             slot,
                             MappedSegment { generation, at, bytes, _memory: memory },

@@ -88,7 +88,7 @@ impl OneNode {
             let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / options.calls_at_once;
             (Devices::Gpus { capability, interconnect }, threads.max(LEAST_THREADS))
         };
-        let owners = [scratch.owner().clone(), rank.registry.owner()].into_iter();
+        let owners = [scratch.owner().clone(), rank.registry.peers.owner()].into_iter();
         let owners = owners.chain((&mismatch).owner()).chain(rank.owner());
         let owner = Arc::new(owners.collect::<Vec<Owner>>());
         Ok(Self {
@@ -120,7 +120,7 @@ impl OneNode {
         // The words are behind those of a check: see `DirectPlaces` of the headers.
         self.scratch.memory().read_params(self.layout.parts.checks + line * LINE + 32, &mut named)?;
         let [segment, offset, bytes] = named;
-        let here = match rank.registry.mapped_bytes(other, segment) {
+        let here = match rank.registry.peers.mapped_bytes(other, segment) {
             (Some(bytes), _) => format!("of which {bytes} bytes are mapped here"),
             (None, last) => format!("and the last one here is {last}"),
         };

@@ -108,7 +108,11 @@ impl OneNode {
         let args = match self.places(rank, plan, &mut selection, call.stream)? {
             Some(Places { places, segments }) => {
                 let args = segments.into_iter().fold(args, |args, segment| args.with_owner(segment));
-                args.with(CollectiveDirectCall { call: collective, places, reach: rank.registry.reach() })
+                args.with(CollectiveDirectCall {
+                    call: collective,
+                    places,
+                    reach: rank.registry.peers.reach(),
+                })
             }
             None => args.with(collective),
         };

@@ -19,7 +19,8 @@ use crate::{Result, handle::SEGMENTS};
 use super::{
     engine::Engine,
     meeting::purpose,
-    registry::{Command, MappedSegment, Segment, is_slot},
+    peer_segments::{MappedSegment, is_slot},
+    registry::{Command, Segment},
     served::{OfThisProcess, Served},
     state::RankState,
 };
@@ -279,7 +280,7 @@ impl Communicator {
                     _ => Ok(()),
                 }
             }
-            (WITHDRAW, []) => self.rank.registry.unmap(peer, slot, generation),
+            (WITHDRAW, []) => self.rank.registry.peers.unmap(peer, slot, generation),
             _ => malformed("its words are not a message about published memory"),
         }
     }
@@ -303,6 +304,6 @@ impl Communicator {
             return Err(self.group.malformed(peer, "its memory has no address here".to_owned()).into());
         };
         let bytes = memory.size();
-        self.rank.registry.map(peer, slot, MappedSegment { generation, at, bytes, _memory: memory })
+        self.rank.registry.peers.map(peer, slot, MappedSegment { generation, at, bytes, _memory: memory })
     }
 }

@@ -1,9 +1,8 @@
-//! The segments that a rank has published, and the segments of its peers that it has mapped. Calls find their places here. The
-//! messages that ranks send each other about segments are in `publisher.rs`; `docs/design/registrations.md` describes both.
+//! The segments that a rank has published, in which calls find their places. Those of its peers are in `peer_segments.rs`, and
+//! the messages that ranks send each other about segments in `publisher.rs`; `docs/design/registrations.md` describes all three.
 
 use std::{
-    collections::HashMap,
-    mem::{self, offset_of},
+    mem,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -12,33 +11,30 @@ use std::{
 
 use mscclpp::{
     Context, DeviceBuffer, DevicePtr, Gpu, RegisteredMemory, Transport,
-    gpu::{DeviceAllocation, KernelObject, Owner, fork::Origin},
+    gpu::{DeviceAllocation, KernelObject, fork::Origin},
 };
 use parking_lot::Mutex;
 
 use crate::{
     Result,
-    handle::{CollectivePlace, MAX_RANKS, MappedSegments, Reach, SEGMENTS, Segment as CallSegment},
+    handle::{CollectivePlace, MAX_RANKS, SEGMENTS, Segment as CallSegment},
     plan::overlap,
 };
 
-use super::publisher;
+use super::{peer_segments::PeerSegments, publisher};
 
-/// The segments of a rank, and the words in device memory by which its kernels find the segments of its peers.
+/// The segments of a rank, and those of its peers.
 pub(crate) struct Registry {
     context: Context,
     gpu: Gpu,
-    /// A buffer of this rank, which holds the words from byte `begin` on.
-    words: DeviceBuffer,
-    begin: u64,
+    pub(crate) peers: PeerSegments,
     /// Whether captured calls publish the memory that they take data into.
     publishes_captured: bool,
     own: Mutex<Own>,
     /// The commands that the publisher has not yet carried out.
     commands: Mutex<Vec<Command>>,
-    mapped: Arc<Mapped>,
-    /// Whether this rank has published or mapped any segment, at any time. If so, its calls may go directly.
-    is_used: AtomicBool,
+    /// Whether this rank has published any segment, at any time.
+    has_published: AtomicBool,
     origin: Origin,
 }
 
@@ -82,21 +78,7 @@ pub(crate) enum SegmentMemory {
     Allocation(DeviceAllocation),
 }
 
-/// The segments of peers that this rank has mapped, by peer and slot. Every launch keeps all of them, since a peer may name any.
-#[derive(Default)]
-pub(crate) struct Mapped(Mutex<HashMap<(usize, u64), MappedSegment>>);
-
-/// A segment of a peer, and where this rank has mapped it.
-pub(crate) struct MappedSegment {
-    pub(crate) generation: u64,
-    pub(crate) at: DevicePtr,
-    pub(crate) bytes: u64,
-    /// Keeps the segment mapped.
-    pub(crate) _memory: RegisteredMemory,
-}
-
 impl KernelObject for Segment {}
-impl KernelObject for Mapped {}
 
 /// The places that a call names to each peer, and the segments that its launch keeps.
 pub(crate) struct Places {
@@ -117,30 +99,18 @@ impl Registry {
         Self {
             context: context.clone(),
             gpu: gpu.clone(),
-            words: words.clone(),
-            begin,
+            peers: PeerSegments::new(words, begin),
             publishes_captured,
             own: Mutex::new(own),
             commands: Mutex::default(),
-            mapped: Arc::default(),
-            is_used: AtomicBool::new(false),
+            has_published: AtomicBool::new(false),
             origin: Origin::here(),
         }
     }
 
-    /// The address of the [`Reach`].
-    pub(crate) fn reach(&self) -> DevicePtr {
-        self.words.ptr().add(self.begin)
-    }
-
-    /// Returns what keeps the segments of peers mapped.
-    pub(crate) fn owner(&self) -> Owner {
-        Arc::clone(&self.mapped) as Owner
-    }
-
-    /// Whether this rank has published or mapped any segment, at any time.
+    /// Whether this rank has published or mapped any segment, at any time. If so, its calls may go directly.
     pub(crate) fn is_used(&self) -> bool {
-        self.is_used.load(Ordering::Relaxed)
+        self.has_published.load(Ordering::Relaxed) || self.peers.are_used()
     }
 
     /// Whether captured calls publish the memory that they take data into.
@@ -168,7 +138,7 @@ impl Registry {
         own.next += 1;
         own.segments.retain(|segment| segment.strong_count() > 0);
         own.segments.push(Arc::downgrade(&segment));
-        self.is_used.store(true, Ordering::Relaxed);
+        self.has_published.store(true, Ordering::Relaxed);
         segment
     }
 
@@ -257,78 +227,17 @@ impl Registry {
 
     /// Notes that all peers have mapped a segment. Kernels name it from now on.
     pub(crate) fn set_ready(&self, segment: &Segment) -> Result<()> {
-        self.write_ready(segment.slot, 1)?;
+        self.peers.write_ready(segment.slot, true)?;
         segment.is_ready.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Frees the slot of a segment that calls name no more, for another segment.
     pub(super) fn free(&self, slot: u64) -> Result<()> {
-        self.write_ready(slot, 0)?;
+        self.peers.write_ready(slot, false)?;
         self.own.lock().free.push(slot);
         Ok(())
     }
-
-    fn write_ready(&self, slot: u64, ready: u64) -> Result<()> {
-        self.write(offset_of!(Reach, ready) as u64 + 8 * (slot - 1), ready)
-    }
-
-    /// Notes where this rank has mapped a peer's segment, so that kernels find it. The slot [exists](is_slot).
-    pub(crate) fn map(&self, peer: usize, slot: u64, segment: MappedSegment) -> Result<()> {
-        self.is_used.store(true, Ordering::Relaxed);
-        self.write_mapped(peer, slot, segment.at, segment.bytes)?;
-        self.write(expects(peer), 1)?;
-        // The segment that had this slot before was withdrawn by the peer. It is dropped without the lock, as that may wait for a
-        // driver.
-        let before = self.mapped.0.lock().insert((peer, slot), segment);
-        drop(before);
-        Ok(())
-    }
-
-    /// Unmaps a segment that its peer names no more, if it is still the one of this generation.
-    pub(super) fn unmap(&self, peer: usize, slot: u64, generation: u64) -> Result<()> {
-        let mut mapped = self.mapped.0.lock();
-        if mapped.get(&(peer, slot)).is_none_or(|segment| segment.generation != generation) {
-            return Ok(());
-        }
-        let gone = mapped.remove(&(peer, slot));
-        let others = mapped.keys().any(|(of, _)| *of == peer);
-        drop(mapped);
-        self.write_mapped(peer, slot, DevicePtr::NULL, 0)?;
-        if !others {
-            self.write(expects(peer), 0)?;
-        }
-        drop(gone);
-        Ok(())
-    }
-
-    /// Returns how many bytes of a peer's segment are mapped, if it is mapped, and the last slot of the peer's mapped segments.
-    pub(crate) fn mapped_bytes(&self, peer: usize, slot: u64) -> (Option<u64>, u64) {
-        let mapped = self.mapped.0.lock();
-        let last = mapped.keys().filter(|(of, _)| *of == peer).map(|(_, slot)| *slot).max();
-        (mapped.get(&(peer, slot)).map(|segment| segment.bytes), last.unwrap_or(0))
-    }
-
-    fn write_mapped(&self, peer: usize, slot: u64, at: DevicePtr, bytes: u64) -> Result<()> {
-        let entry = offset_of!(Reach, mapped) as u64 + (slot - 1) * size_of::<MappedSegments>() as u64;
-        self.write(entry + offset_of!(MappedSegments, bytes) as u64 + 8 * peer as u64, bytes)?;
-        self.write(entry + offset_of!(MappedSegments, at) as u64 + 8 * peer as u64, at.0)
-    }
-
-    /// Writes a word, which kernels may read at the same time: see D9 in `collective_direct_device.hpp`.
-    fn write(&self, offset: u64, word: u64) -> Result<()> {
-        Ok(self.words.write(self.begin + offset, &word.to_le_bytes())?)
-    }
-}
-
-/// Whether a slot with this number exists.
-pub(crate) fn is_slot(slot: u64) -> bool {
-    (1..=SEGMENTS as u64).contains(&slot)
-}
-
-/// The offset of the word [`Reach::expects`] of a peer.
-fn expects(peer: usize) -> u64 {
-    offset_of!(Reach, expects) as u64 + 8 * peer as u64
 }
 
 impl SegmentMemory {
@@ -395,6 +304,7 @@ mod tests {
     use mscclpp::{ContextExt, Platform};
 
     use super::*;
+    use crate::handle::Reach;
 
     /// A registry with one segment of 1000 bytes, and its first address.
     fn registry() -> (Arc<Registry>, Arc<Segment>, DeviceBuffer) {

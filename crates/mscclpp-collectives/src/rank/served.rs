@@ -30,7 +30,8 @@ impl<T> Served<T> {
         }
     }
 
-    /// Returns the communicators. Only the thread calls it. If there are none, it must end.
+    /// Returns the communicators, for the thread that serves them. If there are none, the thread counts as ended, and must end:
+    /// the next [`add`](Self::add) starts another one.
     pub(super) fn all(&mut self) -> &[Arc<T>] {
         self.has_thread = !self.all.is_empty();
         &self.all

@@ -68,8 +68,11 @@ impl OneNode {
                 (_, true, _) => unsafe { self.move_together(rank, next, call)? },
                 // SAFETY: the caller's promise.
                 (_, false, true) => unsafe { self.reduce_by_packets(rank, next, call)? },
-                // SAFETY: the caller's promise.
-                (_, false, false) => unsafe { self.reduce_by_chunks(rank, next, call)? },
+                (_, false, false) => {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.reduce_by_chunks(rank, next, call)? };
+                    true
+                }
             };
             if done {
                 continue;
@@ -144,7 +147,7 @@ impl OneNode {
         let mut moves = [Move::NONE; MOVES];
         let mut ends = [0; MOVE_CALLS];
         let mut begin = 0;
-        // What is in place on this rank is not moved.
+        // Whether a segment is the rank's own part, which lies in place already and is not moved.
         let stays = |r: usize, segment: &Segment| {
             plan.op.is_none() && r == rank.rank() && segment.send == segment.recv
         };
@@ -230,8 +233,7 @@ impl OneNode {
         Ok(true)
     }
 
-    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by Simple, unless they are few. Returns
-    /// whether it did.
+    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by Simple.
     ///
     /// # Safety
     /// The same as of [`Self::exchange_in_few_launches`].
@@ -240,10 +242,7 @@ impl OneNode {
         rank: &RankState,
         asked: &[&Exchange<'_, '_>],
         call: &Call<'_>,
-    ) -> Result<bool> {
-        if asked.len() < FEWEST_BY_CHUNKS {
-            return Ok(false);
-        }
+    ) -> Result<()> {
         let mut plan = asked[0].1.clone();
         let bytes = asked.iter().map(|(_, plan)| units(plan, 16)).sum::<u64>() * 16;
         plan.segments.fill(Segment::NONE);
@@ -261,12 +260,11 @@ impl OneNode {
         let words = WordOperation::of(plan.op, plan.data_type);
         let kernel = self.kernels.of_reduces(words, selection.two_steps);
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { self.launch_parts(rank, &plan, (&plans, &[]), 16, (kernel, selection), call)? };
-        Ok(true)
+        unsafe { self.launch_parts(rank, &plan, (&plans, &[]), 16, (kernel, selection), call) }
     }
 
-    /// How many of these exchanges, from the first on, go in one launch, and whether they go by LL16. They reduce by one type and
-    /// operation.
+    /// How many of these exchanges, from the first on, go in one launch, and whether they go by LL16, else by Simple. They reduce
+    /// by one type and operation.
     fn reduced_together(&self, asked: &[&Exchange<'_, '_>], ranks: usize) -> (usize, bool) {
         let Some((_, first)) = asked.first() else { return (1, false) };
         if first.op.is_none_or(ReduceOp::scales) {
@@ -290,8 +288,12 @@ impl OneNode {
             let same_kernel = ranks == 2 || plan.whole.is_some() == first.whole.is_some();
             alike(plan) && same_kernel && size(plan) == Size::Middle
         };
-        let by_chunks = in_one_message(asked, ranks, goes).max(1);
-        (by_packets.max(by_chunks), by_packets >= by_chunks)
+        let by_chunks = in_one_message(asked, ranks, goes);
+        if by_chunks >= FEWEST_BY_CHUNKS && by_chunks > by_packets {
+            (by_chunks, false)
+        } else {
+            (by_packets, true)
+        }
     }
 }
 

@@ -52,7 +52,8 @@ pub trait Bootstrap: Send + Sync {
     /// can be repeated.
     fn recv_timeout(&self, peer: usize, tag: u32, timeout: Duration) -> Result<Vec<u8>>;
 
-    /// Returns the next message from `peer` with this tag, if one has come. Does not block, and opens no connection.
+    /// Returns the next message from `peer` with this tag, if one has come. Does not block. The bootstraps of this crate open no
+    /// connection for it; without an implementation of its own, a bootstrap does what its `recv_timeout` does.
     fn try_recv(&self, peer: usize, tag: u32) -> Result<Option<Vec<u8>>> {
         match self.recv_timeout(peer, tag, Duration::ZERO) {
             Ok(message) => Ok(Some(message)),

@@ -63,7 +63,7 @@ impl Tensors {
         let mut view = MaybeUninit::uninit();
         // SAFETY: the thread is attached to the interpreter, and `view` is valid for the write.
         if unsafe { (self.look)(tensor.as_ptr(), view.as_mut_ptr()) } != 0 {
-            // It is sparse or has no memory, or is no tensor.
+            // The tensor is sparse or has no memory, or this is no tensor.
             drop(PyErr::take(tensor.py()));
             return Ok(None);
         }

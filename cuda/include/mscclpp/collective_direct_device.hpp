@@ -112,7 +112,7 @@ MSCCLPP_DEVICE_NOINLINE bool lookForWord(const uint64_t* word, uint64_t least) {
   return came() || pollUntil<4>(came, PollsForPlace, nullptr);
 }
 
-// What a block knows of the places. It is in shared memory.
+// The places of the messages that a block puts, and which messages come to it directly. This is in shared memory.
 struct DirectTargets {
   // The place that each peer has named, and its size. Null if there is none: then the message goes through the ring.
   uint8_t* at[CollectiveMaxRanks];
@@ -331,7 +331,7 @@ struct DirectLane {
       const uint32_t j = k - behind;
       bool came = true;
       if (isPeer && takes(r, j)) came = waitFor(r, j, steps, comes);
-      // What is overwritten here must have been read by this rank's block that puts.
+      // In place, this rank's block that puts must have read the memory that `take` overwrites.
       if (r == b.rank && call.inPlace && !role.puts) came = chunks.wait(Chunks::First, r, j);
       failed = blockAny(!came);
       if (failed) break;

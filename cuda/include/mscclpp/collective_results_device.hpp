@@ -3,9 +3,9 @@
 //
 // The kernel has the lanes, rings, signals and steps of allReduceSimple, so a peer may launch that one (D8). The two kernels
 // differ in where the block that reduces stores a chunk of results: at the place that the peer has named, or in the ring if it
-// has named none. Either way it signals the chunk behind a barrier, with release, and the peer's block that puts waits for that with
-// acquire (D3). So R3 holds unchanged; only the copy out of the ring is left out. The word by which a sender tells that its
-// lane goes directly (D8) is behind that of the lane's signals for results.
+// has named none. Either way it signals the chunk behind a barrier, with release, and the peer's block that puts waits for
+// that with acquire (D3). So R3 holds unchanged; only the copy out of the ring is left out. The word by which a sender tells
+// that its lane goes directly (D8) is behind that of the lane's signals for results.
 //
 // In place (D2), a place may be the memory of the numbers that its rank sends to be reduced to these results. Chunk k of the
 // numbers and chunk k of the results are then the same bytes, and belong to the same lane. Only one block of the rank's kernel

@@ -158,7 +158,7 @@ pub(crate) fn load(address: usize, length: usize) -> Vec<u8> {
         if from.is_multiple_of(8) && length - data.len() >= 8 {
             // SAFETY: the caller checked the region and holds the lock, so the region is still registered.
             let word = unsafe { AtomicU64::from_ptr(from as *mut u64) }.load(Ordering::Relaxed);
-            data.extend(word.to_ne_bytes());
+            data.extend_from_slice(&word.to_ne_bytes());
         } else {
             // SAFETY: the same as for the whole words.
             data.push(unsafe { AtomicU8::from_ptr(from as *mut u8) }.load(Ordering::Relaxed));

@@ -1,5 +1,7 @@
 //! The results that collectives should give, computed on the host in another way than by the kernels.
 
+use std::sync::LazyLock;
+
 use mscclpp_collectives::{DataType, Kind, ReduceOp};
 
 /// A number, as the kernels combine it.
@@ -212,13 +214,25 @@ fn nearest(value: f32, fraction: u32) -> u8 {
         return 0x7f;
     }
     let (sign, magnitude) = (if value.is_sign_negative() { 0x80 } else { 0 }, f64::from(value).abs());
-    let finite = (0..0x80u8).filter(|bits| f8(*bits, fraction).is_finite());
-    let largest = finite.clone().max().expect("some");
-    if magnitude >= f8(largest, fraction) {
-        return sign | largest;
-    }
-    let distance = |bits: u8| ((f8(bits, fraction) - magnitude).abs(), bits & 1);
-    sign | finite.min_by(|a, b| distance(*a).partial_cmp(&distance(*b)).expect("finite")).expect("some")
+    let finite = finite(fraction);
+    let distance = |at: usize| ((finite[at] - magnitude).abs(), at & 1);
+    let at = match finite.partition_point(|number| *number < magnitude) {
+        0 => 0,
+        above if above == finite.len() => above - 1,
+        above if distance(above - 1) < distance(above) => above - 1,
+        above => above,
+    };
+    sign | at as u8
+}
+
+/// The finite numbers of 8 bits from 0 on, each at the place of its bits.
+fn finite(fraction: u32) -> &'static [f64] {
+    static OF: LazyLock<[Vec<f64>; 2]> = LazyLock::new(|| {
+        [2, 3].map(|fraction| {
+            (0..0x80).map(|bits| f8(bits, fraction)).filter(|number| number.is_finite()).collect()
+        })
+    });
+    &OF[fraction as usize - 2]
 }
 
 /// The content of `recv` of rank `rank` after a collective of ranks on these nodes: where, and what. `sent` is what each

@@ -80,22 +80,20 @@ step_headers() {
 # schedules. The tests of the workspace, which `readme` runs, show that it finds mutants with races.
 step_races() {
     command -v c++ > /dev/null || install_packages g++
-    clean_of_races -p mscclpp --test it -- kernels:: kernels_on_sim:: mesh:: arguments:: blocks:: ring:: packets::flags_change \
-        --skip port_kernels::
-    clean_of_races -p mscclpp-collectives --test it -- calls:: published:: symmetric:: replays::
-    clean_of_races -p mscclpp-ep --test it
-    cargo test -p mscclpp-ep --test mutants -- --ignored
-    races_of_seeds 3 "" -p mscclpp-cuda-ipc
+    clean_of_races mscclpp it kernels:: kernels_on_sim:: mesh:: arguments:: blocks:: ring:: packets::flags_change --skip port_kernels::
+    clean_of_races mscclpp-collectives it calls:: published:: symmetric:: replays::
+    clean_of_races mscclpp-ep it
+    run_tests mscclpp-ep mutants --ignored
+    races_of_seeds 3 mscclpp-cuda-ipc
 }
 
 # Checks all other kernels of the repository, with more schedules. Other tests have no kernels, or the same ones.
 step_races_all() {
     command -v c++ > /dev/null || install_packages g++
-    clean_of_races -p mscclpp-gpu --test it -- --skip overruns:: --skip memory::
-    cargo build -p mscclpp --examples
-    clean_of_races -p mscclpp --test it -- memory_channels:: packets:: ported:: lifetimes:: port_lifetimes:: port_kernels::
-    clean_of_races -p mscclpp --test examples
-    clean_of_races -p mscclpp-collectives --test it -- algorithm:: groups:: oracle:: rows:: registered:: nodes
+    clean_of_races mscclpp-gpu it --skip overruns:: --skip memory::
+    clean_of_races mscclpp it memory_channels:: packets:: ported:: lifetimes:: port_lifetimes:: port_kernels::
+    clean_of_races mscclpp examples
+    clean_of_races mscclpp-collectives it algorithm:: groups:: oracle:: rows:: registered:: nodes
     local example
     for example in two_ranks all_reduce all_reduce_by_hand all_reduce_rms_norm; do
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"
@@ -103,33 +101,53 @@ step_races_all() {
     for example in moe_layer fused_experts; do
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-ep --example "$example"
     done
-    clean_of_races -p mscclpp-proxy
-    clean_of_races -p mscclpp-bench --test it -- runs::
-    clean_of_races -p mscclpp-ethernet --test conformance
-    races_of_seeds 100 "" -p mscclpp-cuda-ipc
+    clean_of_races mscclpp-proxy '.*'
+    MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo test -p mscclpp-proxy --doc
+    clean_of_races mscclpp-bench it runs::
+    clean_of_races mscclpp-ethernet conformance
+    races_of_seeds 100 mscclpp-cuda-ipc
     # Only these cases have kernels, and a schedule affects nothing else.
-    races_of_seeds 100 ::host_signals:: -p mscclpp-ethernet
+    races_of_seeds 100 mscclpp-ethernet ::host_signals::
 }
 
-# Runs tests under the race detector. The skipped tests have races on purpose: docs/src/races.md.
+# clean_of_races PACKAGES TESTS [ARGUMENT...]: runs tests under the race detector. The skipped tests have races on purpose:
+# docs/src/races.md.
 clean_of_races() {
-    [[ " $* " == *" -- "* ]] || set -- "$@" --
-    MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo test "$@" \
+    MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 run_tests "$@" \
         --skip a_ring_without_one_kernel_names --skip signals_that_do_not_wait_for_their_turn \
         --skip packets_of_ports_go_back_and_forth
 }
 
-# races_of_seeds N CASES PACKAGES: runs the conformance suite of transports with N schedules. One case runs at a time, because all
-# kernels of a process share a schedule.
+# races_of_seeds N PACKAGE [CASE...]: runs the conformance suite of a transport with N schedules. One case runs at a time, because
+# all kernels of a process share a schedule.
 races_of_seeds() {
-    local seeds=$1 cases=$2
+    local seeds=$1 package=$2
     shift 2
-    cargo test --quiet --no-run "$@" --test conformance
-    export -f clean_of_races
+    export -f run_tests clean_of_races
     seq "$seeds" | xargs -P "$(nproc)" -I SEED bash -c '
         export MSCCLPP_SIM_SCHEDULE=SEED
-        clean_of_races --quiet "$@" || { echo "with MSCCLPP_SIM_SCHEDULE=SEED"; exit 1; }' \
-        races "$@" --test conformance -- --test-threads=1 $cases
+        clean_of_races "$@" || { echo "with MSCCLPP_SIM_SCHEDULE=SEED"; exit 1; }' \
+        races "$package" conformance --quiet --test-threads=1 "$@"
+}
+
+# run_tests PACKAGES TESTS [ARGUMENT...]: runs the test programs with these names, which are extended regular expressions, as the
+# workspace's build has them. For `cargo test -p PACKAGE`, cargo would build most of the workspace again, with fewer features.
+run_tests() {
+    local packages=$1 tests=$2 programs folder program
+    shift 2
+    programs=$(cargo test --quiet --workspace --no-run --message-format json | python3 -c '
+import json, pathlib, re, sys
+for line in sys.stdin:
+    built = json.loads(line)
+    if built.get("executable") and built["profile"]["test"]:
+        folder = pathlib.Path(built["manifest_path"]).parent
+        if re.fullmatch(sys.argv[1], folder.name) and re.fullmatch(sys.argv[2], built["target"]["name"]):
+            print(folder, built["executable"])' "$packages" "$tests") || return
+    [ -n "$programs" ] || { echo "no test $tests in a package $packages"; return 1; }
+    while read -r folder program; do
+        echo "=== $program $*"
+        (cd "$folder" && "$program" "$@" < /dev/null) || return
+    done <<< "$programs"
 }
 
 # Runs the tests of the crates with unsafe code under AddressSanitizer. Kernels are compiled without it: the simulated platform
@@ -168,32 +186,25 @@ step_hip() {
     [ -n "$clang" ] || install_packages clang-19
     python3 ci/hip.py
 
-    local target fake
-    target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-    fake=$target/fake-hip
-    cargo build --quiet -p mscclpp-fake-hip
+    # The workspace's build has the fake, and the feature `hip` of mscclpp-gpu, which the crates above only pass on. libnccl.so has the
+    # same name in every build, so it is made again.
+    local built fake programs
+    built=$(realpath -m "${CARGO_TARGET_DIR:-target}/debug/deps")
+    fake=$(realpath -m "${CARGO_TARGET_DIR:-target}/fake-hip")
+    rm -f "$built/libnccl.so"
+    cargo test --quiet --workspace --no-run
     mkdir -p "$fake"
-    ln -sf "$target/debug/libfake_hip.so" "$fake/libamdhip64.so.7"
-    ln -sf "$target/debug/libfake_hip.so" "$fake/libhiprtc.so.7"
-    # The fake finds other processes by their pid. Sources of `builtins` have features that only CUDA compilers have.
-    local packages=(-p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp --features mscclpp-gpu/hip,mscclpp/hip)
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
-        cargo test "${packages[@]}" $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp --features hip --test it -- \
-        communicator:: lifetimes:: port_kernels:: --skip port_lifetimes::
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
-        cargo test -p mscclpp-gpu -p mscclpp-cuda-ipc --features mscclpp-gpu/hip --test it -- --skip builtins::
+    ln -sf "$built/libfake_hip.so" "$fake/libamdhip64.so.7"
+    ln -sf "$built/libfake_hip.so" "$fake/libhiprtc.so.7"
+    local -x LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip
+    programs=$(basename -s .rs crates/mscclpp-{gpu,cuda-ipc}/tests/*.rs | paste -sd '|')
+    # The fake finds other processes by their pid.
+    run_tests 'mscclpp(-gpu|-cuda-ipc)?' "$programs|logging|processes" --skip ranks_in_pid_namespaces_of_their_own
+    run_tests mscclpp it communicator:: lifetimes:: port_kernels:: --skip port_lifetimes::
+    # Sources of `builtins` have features that only CUDA compilers have.
+    run_tests 'mscclpp-(gpu|cuda-ipc)' it --skip builtins::
     # The library in place of NCCL, with streams of a runtime that other code made.
-    cargo build --quiet -p mscclpp-nccl --features hip
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
-        timeout 300 python3 crates/mscclpp-nccl/tests/clients/by_ctypes.py "$target/debug/libnccl.so" 3
-}
-
-# The options for tests of the two crates that know HIP, and of a crate above them, but those of the programs `it`.
-hip_tests() {
-    local file
-    for file in crates/mscclpp-{gpu,cuda-ipc}/tests/*.rs; do echo "--test $(basename "$file" .rs)"; done | sort -u
-    printf -- '--test %s\n' logging processes
+    timeout 300 python3 crates/mscclpp-nccl/tests/clients/by_ctypes.py "$built/libnccl.so" 3
 }
 
 # Checks which crate depends on which.

@@ -80,7 +80,8 @@ step_headers() {
 # schedules. The tests of the workspace, which `readme` runs, show that it finds mutants with races.
 step_races() {
     command -v c++ > /dev/null || install_packages g++
-    clean_of_races mscclpp it kernels:: kernels_on_sim:: mesh:: arguments:: blocks:: ring:: packets::flags_change --skip port_kernels::
+    clean_of_races mscclpp it kernels:: kernels_on_sim:: mesh:: arguments:: blocks:: ring:: packets::flags_change \
+        --skip port_kernels::
     clean_of_races mscclpp-collectives it calls:: published:: symmetric:: replays::
     clean_of_races mscclpp-ep it
     run_tests mscclpp-ep mutants --ignored
@@ -186,8 +187,8 @@ step_hip() {
     [ -n "$clang" ] || install_packages clang-19
     python3 ci/hip.py
 
-    # The workspace's build has the fake, and the feature `hip` of mscclpp-gpu, which the crates above only pass on. libnccl.so has the
-    # same name in every build, so it is made again.
+    # The workspace's build has the fake, and the feature `hip` of mscclpp-gpu, which the crates above only pass on. libnccl.so has
+    # the same name in every build, so it is made again.
     local built fake programs
     built=$(realpath -m "${CARGO_TARGET_DIR:-target}/debug/deps")
     fake=$(realpath -m "${CARGO_TARGET_DIR:-target}/fake-hip")

@@ -82,7 +82,7 @@ step_races() {
     command -v c++ > /dev/null || install_packages g++
     clean_of_races mscclpp it kernels:: kernels_on_sim:: mesh:: arguments:: blocks:: ring:: packets::flags_change \
         --skip port_kernels::
-    clean_of_races mscclpp-collectives it calls:: published:: symmetric:: replays::
+    clean_of_races mscclpp-collectives it calls:: published:: symmetric:: replays:: chunks::chunks_go_by_lanes
     clean_of_races mscclpp-ep it
     run_tests mscclpp-ep mutants --ignored
     races_of_seeds 3 mscclpp-cuda-ipc

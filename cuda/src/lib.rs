@@ -50,6 +50,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_group_device.hpp", include_str!("../include/mscclpp/collective_group_device.hpp")),
     ("mscclpp/collective_moves_device.hpp", include_str!("../include/mscclpp/collective_moves_device.hpp")),
     ("mscclpp/collective_nodes_device.hpp", include_str!("../include/mscclpp/collective_nodes_device.hpp")),
+    ("mscclpp/collective_lanes_device.hpp", include_str!("../include/mscclpp/collective_lanes_device.hpp")),
     ("mscclpp/collective_ll128_device.hpp", include_str!("../include/mscclpp/collective_ll128_device.hpp")),
     ("mscclpp/collective_ll16_device.hpp", include_str!("../include/mscclpp/collective_ll16_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
@@ -198,6 +199,11 @@ pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic
 /// shared memory. It takes a `CollectiveHandle` and a `CollectiveDirectCall` by value, and needs compute capability 9.0.
 pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_bulk", only newer);
+
+/// The kernels of collectives between two ranks by few blocks: `exchange_lanes_move`, `_any`, and `_sum` and `_avg` of `_f16`,
+/// `_bf16` and `_f32`. Blocks have 1024 threads and 197,120 bytes of dynamic shared memory. Each takes a `CollectiveHandle` and a
+/// `CollectiveCall` by value, and needs compute capability 9.0.
+pub const COLLECTIVES_BY_LANES: KernelSource<'static> = kernel!("collectives_by_lanes", only newer);
 
 /// The kernels of collectives between ranks on several nodes: `move_across` and `reduce_across_any`, `_f16_sum`,
 /// `_bf16_sum` and `_f32_sum`. Each takes a `CollectiveAcross` by value.

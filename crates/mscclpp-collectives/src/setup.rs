@@ -64,7 +64,9 @@ impl CollectivesBuilder {
     /// Whether calls are to run beside other kernels, such as the matrix multiplications of a backward pass: `false`, if not
     /// given. Then they leave the memory of multiprocessors to the shared memory of these kernels, which otherwise wait until
     /// the call has ended: see [`Kernel::prefer_shared_memory`](mscclpp::Kernel::prefer_shared_memory). Large calls take longer
-    /// with it.
+    /// with it. Between two ranks of compute capability 9.0, calls that send 64 MiB or more to the other rank take few
+    /// multiprocessors then ([`Protocol::SimpleByBulk`](crate::Protocol::SimpleByBulk)), except an `all_reduce`. All ranks give
+    /// the same.
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.options.overlap = overlap;
         self

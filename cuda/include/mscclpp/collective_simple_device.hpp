@@ -234,14 +234,14 @@ struct Chunks {
   }
 
   // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for chunk k. A thread
-  // has several vectors of each under way at once.
-  template <class Words>
+  // has several vectors of each under way at once. `MayAverage`: see SumWords::ofTwo.
+  template <class Words, bool MayAverage = false>
   MSCCLPP_DEVICE_INLINE void reduceTwo(uint8_t* out, const uint8_t* own, uint32_t bytes, uint32_t k) const {
     const uint8_t* const other = place(First, b.rank, 1 - b.rank, k);
     const auto sent = sentBy<Words>();
     const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
-      return Bytes16{b.reduceTwo<Words, false>(sent(mine.low), theirs.low),
-                     b.reduceTwo<Words, false>(sent(mine.high), theirs.high)};
+      return Bytes16{b.template reduceTwo<Words, MayAverage>(sent(mine.low), theirs.low),
+                     b.template reduceTwo<Words, MayAverage>(sent(mine.high), theirs.high)};
     };
     forVectors(
         bytes, isAligned<16>(own) && isAligned<16>(out), b.thread, b.threads,

@@ -11,5 +11,7 @@ pub use algorithm::{Algorithm, Asked, Launch};
 pub(crate) use model::time;
 pub use nodes_model::{NodesModel, NodesPrediction, Pattern};
 pub use selector::{Devices, Interconnect, Possible, Protocol, Query, Selection, Selector, Shape};
-pub(crate) use selector::{LEAST_THREADS, blocks_with_room, has_bulk_copies, threads_with_room};
+pub(crate) use selector::{
+    LANES_OF_BLOCK, LEAST_THREADS, blocks_with_room, has_bulk_copies, threads_with_room,
+};
 pub use tuned::Tuned;

@@ -59,7 +59,7 @@ pub(crate) fn time(query: &Query, protocol: Protocol, two_steps: bool) -> f64 {
     let (start, on_the_link) = match protocol {
         Protocol::Ll16 => (HOP, 2.0),
         Protocol::Ll128 => (HOP + LL128 * (query.ranks - 1) as f64, 128.0 / 120.0),
-        Protocol::Simple | Protocol::Direct | Protocol::Bulk => (HOP + SIMPLE, 1.0),
+        Protocol::Simple | Protocol::SimpleByBulk | Protocol::Direct | Protocol::Bulk => (HOP + SIMPLE, 1.0),
         Protocol::CopyEngine => (2.0 * HOP + SIMPLE, 1.0),
     };
     let starts = if two_steps { 2.0 } else { 1.0 };

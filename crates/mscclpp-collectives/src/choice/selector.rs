@@ -17,6 +17,10 @@ pub enum Protocol {
     /// Plain stores, and a signal behind each chunk: for large messages. Messages that move, and the results of an `all_reduce`
     /// in two steps, go straight into [published](crate::Collectives::publish) receive memory, as by [`Protocol::Direct`].
     Simple,
+    /// Bulk copies in place of the stores of [`Protocol::Simple`] to the peer, by warps that do nothing else: a few blocks nearly
+    /// fill the link. It needs two ranks, and compute capability 9.0 on both. A block has 1024 threads, and a multiprocessor for
+    /// itself.
+    SimpleByBulk,
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
     /// is reduced: for large messages. Messages for other memory go by [`Protocol::Simple`].
     Direct,
@@ -32,8 +36,15 @@ pub enum Protocol {
 
 impl Protocol {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Ll16, Self::Ll128, Self::Simple, Self::Direct, Self::Bulk, Self::CopyEngine];
+    pub const ALL: [Self; 7] = [
+        Self::Ll16,
+        Self::Ll128,
+        Self::Simple,
+        Self::SimpleByBulk,
+        Self::Direct,
+        Self::Bulk,
+        Self::CopyEngine,
+    ];
 }
 
 impl fmt::Display for Protocol {
@@ -42,6 +53,7 @@ impl fmt::Display for Protocol {
             Self::Ll16 => "ll16",
             Self::Ll128 => "ll128",
             Self::Simple => "simple",
+            Self::SimpleByBulk => "simple-by-bulk",
             Self::Direct => "direct",
             Self::Bulk => "bulk",
             Self::CopyEngine => "copy-engine",
@@ -82,6 +94,8 @@ pub struct Query {
     pub max_blocks: u32,
     /// The most threads that a call may have, in all its blocks.
     pub max_threads: u32,
+    /// Whether calls run beside other kernels: see [`CollectivesBuilder::overlap`](crate::CollectivesBuilder::overlap).
+    pub overlap: bool,
     /// The devices of all ranks.
     pub devices: Devices,
 }
@@ -211,6 +225,9 @@ pub(crate) const LEAST_THREADS: u32 = 128;
 /// The threads of a block that copy in bulk; others have something to do only where that is not possible.
 pub(crate) const BULK_THREADS: u32 = 64;
 
+/// The lanes of a block of [`Protocol::SimpleByBulk`].
+pub(crate) const LANES_OF_BLOCK: u32 = 4;
+
 /// How many blocks of so many threads run at once where there is room for `max_threads`. A multiprocessor has room for
 /// 1024, so blocks count as large as the next divisor of that.
 pub(crate) fn blocks_with_room(max_threads: u32, threads: u32) -> u32 {
@@ -235,6 +252,17 @@ impl Selection {
         (threads.next_power_of_two() as u32).min(1024).max(self.threads)
     }
 
+    /// Returns the selection of [`Protocol::Simple`] with as many lanes as one of [`Protocol::SimpleByBulk`]: kernels of both
+    /// work together. Returns any other selection as it is.
+    pub(crate) fn without_bulk(self, max_threads: u32) -> Self {
+        if self.protocol != Protocol::SimpleByBulk {
+            return self;
+        }
+        let blocks = self.blocks * LANES_OF_BLOCK;
+        let threads = threads_with_room(max_threads, blocks, self.threads / 2);
+        Self { protocol: Protocol::Simple, blocks, threads, ..self }
+    }
+
     /// Returns the nearest selection that is possible.
     pub(crate) fn mended(mut self, query: &Query) -> Self {
         let possible = query.possible;
@@ -247,6 +275,12 @@ impl Selection {
             (Protocol::Ll128, false) => possible.ll128,
             (Protocol::Ll128, true) => possible.ll128_in_two_steps,
             (Protocol::Simple, _) => true,
+            (Protocol::SimpleByBulk, two_steps) => {
+                let is_for_rows = matches!(query.shape, Shape::Rows(_));
+                let has_room = query.max_blocks >= LANES_OF_BLOCK && query.max_threads >= 1024;
+                let is_of_two = query.ranks == 2 && query.devices.have_bulk_copies();
+                is_of_two && has_room && !two_steps && !is_for_rows
+            }
             (Protocol::Direct, two_steps) => possible.direct && !two_steps,
             (Protocol::Bulk, two_steps) => possible.bulk && !two_steps,
             (Protocol::CopyEngine, two_steps) => possible.copy_engine && !two_steps,
@@ -254,6 +288,11 @@ impl Selection {
         if !can {
             let direct = self.protocol == Protocol::Bulk && possible.direct && !self.two_steps;
             self.protocol = if direct { Protocol::Direct } else { Protocol::Simple };
+        }
+        if self.protocol == Protocol::SimpleByBulk {
+            let most = (query.max_blocks / LANES_OF_BLOCK).min(blocks_with_room(query.max_threads, 1024));
+            let threads = if query.devices == Devices::Sim { 64 * LANES_OF_BLOCK } else { 1024 };
+            return Self { blocks: self.blocks.clamp(1, most), threads, ..self };
         }
         let blocks = self.blocks.clamp(1, query.max_blocks);
         self.threads = self.threads_in(blocks);
@@ -294,6 +333,7 @@ pub(crate) mod tests {
             possible,
             max_blocks: 64,
             max_threads: 64 * 1024,
+            overlap: false,
             devices: Devices::Gpus { capability: Some((9, 0)), interconnect: Interconnect::NvLink },
         }
     }
@@ -342,6 +382,24 @@ pub(crate) mod tests {
         assert_eq!(within(132 * 512, 80, 608), (66, 608));
         assert_eq!(within(132 * 512, 8, 1024), (8, 1024));
         assert_eq!(Tuned.choose(&query(1 << 20, 2, none)).protocol, Protocol::Simple);
+    }
+
+    #[test]
+    fn blocks_with_lanes_have_a_multiprocessor_each() {
+        let asked = Selection { protocol: Protocol::SimpleByBulk, two_steps: true, blocks: 100, threads: 64 };
+        let mended = |max_blocks, max_threads, ranks| {
+            asked.mended(&Query { max_blocks, max_threads, ..query(1 << 30, ranks, ALL) })
+        };
+        let by_bulk = |blocks| Selection { blocks, threads: 1024, two_steps: false, ..asked };
+        assert_eq!(mended(256, 132 * 1024, 2), by_bulk(64));
+        assert_eq!(mended(256, 33 * 1024, 2), by_bulk(33));
+        assert_eq!(mended(8, 33 * 1024, 2), by_bulk(2));
+        for (max_blocks, max_threads, ranks) in [(3, 33 * 1024, 2), (256, 512, 2), (256, 33 * 1024, 3)] {
+            assert_eq!(mended(max_blocks, max_threads, ranks).protocol, Protocol::Simple);
+        }
+        // The kernel of Simple that works together with it has as many lanes, in the same room.
+        let simple = by_bulk(32).without_bulk(33 * 1024);
+        assert_eq!((simple.protocol, simple.blocks, simple.threads), (Protocol::Simple, 128, 256));
     }
 
     #[test]

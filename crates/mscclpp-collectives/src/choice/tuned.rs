@@ -50,6 +50,11 @@ impl Selector for Tuned {
         let protocol = possible.large(protocol, bytes);
         // On GPUs, and in exchanges whose size all ranks know: for these it was measured.
         let is_measured = query.devices != Devices::Sim && query.shape == Shape::Exchange;
+        let by_bulk = query.overlap && query.ranks == 2 && query.devices.have_bulk_copies();
+        if protocol == Protocol::Simple && by_bulk && is_measured && bytes >= MIN_BESIDE_OTHERS {
+            let blocks = BLOCKS_BESIDE_OTHERS;
+            return Selection { protocol: Protocol::SimpleByBulk, two_steps, blocks, threads: 1024 };
+        }
         let few = query.max_blocks <= BULK_BLOCKS;
         if protocol == Protocol::Direct && possible.bulk && is_measured && few && bytes >= BULK_MIN {
             return Selection {
@@ -81,6 +86,11 @@ fn simulated(query: &Query) -> Selection {
 /// With more blocks or fewer bytes it depends.
 const BULK_BLOCKS: u32 = 16;
 const BULK_MIN: u64 = 32 * MIB;
+
+/// The fewest bytes to the other rank with which a call goes by [`Protocol::SimpleByBulk`] if other kernels run beside it, and
+/// its blocks. Smaller calls alone took longer than those of NCCL, and so did calls with fewer blocks.
+const MIN_BESIDE_OTHERS: u64 = 64 * MIB;
+const BLOCKS_BESIDE_OTHERS: u32 = 32;
 
 /// From how many bytes to a peer on the copy engines are worth their two barriers, as measured: in place, and if the own part is
 /// copied, too.
@@ -146,6 +156,19 @@ mod tests {
         assert_eq!(protocol(1 << 30, 2), (Protocol::Simple, false));
         assert_eq!(protocol(1 << 20, 8), (Protocol::Ll128, true));
         assert_eq!(protocol(1 << 30, 8), (Protocol::Simple, true));
+    }
+
+    #[test]
+    fn large_exchanges_beside_other_kernels_take_few_multiprocessors() {
+        let chosen = |overlap, shape, ranks, bytes| {
+            let query = Query { overlap, shape, ..query(bytes, ranks, ALL) };
+            Tuned.choose(&query).protocol
+        };
+        assert_eq!(chosen(true, Shape::Exchange, 2, 64 << 20), Protocol::SimpleByBulk);
+        assert_eq!(chosen(false, Shape::Exchange, 2, 64 << 20), Protocol::Simple);
+        assert_eq!(chosen(true, Shape::Exchange, 2, 32 << 20), Protocol::Simple);
+        assert_eq!(chosen(true, Shape::AllReduce, 2, 64 << 20), Protocol::Simple);
+        assert_eq!(chosen(true, Shape::Exchange, 4, 64 << 20), Protocol::Simple);
     }
 
     #[test]

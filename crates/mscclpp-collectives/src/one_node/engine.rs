@@ -43,6 +43,8 @@ pub(crate) struct OneNode {
     /// The same as [`Query::max_blocks`](crate::Query::max_blocks).
     pub(super) max_blocks: u32,
     pub(super) max_threads: u32,
+    /// The same as [`Query::overlap`](crate::Query::overlap).
+    pub(super) overlap: bool,
     pub(super) owner: Owner,
     /// The words of the scratch in front of its packets, while the scratch is suspended.
     pub(super) words: Mutex<Option<Vec<u8>>>,
@@ -101,6 +103,7 @@ impl OneNode {
             devices,
             max_blocks,
             max_threads,
+            overlap: options.overlap,
             owner,
             words: Mutex::default(),
         })

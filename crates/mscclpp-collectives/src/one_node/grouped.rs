@@ -117,7 +117,7 @@ impl OneNode {
         };
         query.possible.ll16 = fits(Protocol::Ll16, 8);
         query.possible.ll128 = self.ll128 && fits(Protocol::Ll128, 120);
-        let selection = self.choose(call.selector, &query);
+        let selection = self.choose(call.selector, &query).without_bulk(self.max_threads);
         let Some((kernel, unit)) = self.kernels.of_moves(selection.protocol) else { return Ok(false) };
 
         plan.most_bytes = most_bytes(unit);
@@ -251,7 +251,7 @@ impl OneNode {
         plan.one_way = asked.iter().all(|(_, plan)| plan.one_way);
         let mut query = self.query_with(&plan, &List::default(), rank.rank(), false);
         query.possible = Possible { ll16: false, ll128: false, ll128_in_two_steps: false, ..query.possible };
-        let selection = self.choose(call.selector, &query);
+        let selection = self.choose(call.selector, &query).without_bulk(self.max_threads);
         let stepped = |plan: &Plan| if selection.two_steps { plan.in_two_steps() } else { None };
         let stepped: Vec<_> = asked.iter().map(|(_, plan)| stepped(plan)).collect();
         let plans = stepped.iter().zip(asked).map(|(stepped, (_, plan))| stepped.as_ref().unwrap_or(plan));

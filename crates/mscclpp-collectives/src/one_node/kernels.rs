@@ -18,6 +18,9 @@ pub(crate) struct Kernels {
     direct: Kernel,
     /// The kernel of [`Protocol::Bulk`], where the device has bulk copies.
     bulk: Option<Kernel>,
+    /// The kernels of [`Protocol::SimpleByBulk`], by [`WordOperation`], and behind them those for averages, as in
+    /// `averages_of_two`. Two ranks have them, where the device has bulk copies.
+    lanes: Option<Vec<Kernel>>,
     /// The kernels of several small calls that reduce, by [`WordOperation`] from the second on.
     groups: [Kernel; 4],
     /// The kernels of several calls that move, by LL16, LL128 and Simple.
@@ -102,6 +105,12 @@ impl Kernels {
         if has_bulk_copies(gpu.platform(), gpu.properties().compute_capability) {
             let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_BY_BULK)?;
             kernels.bulk = Some(module.kernel("exchange_bulk_move")?);
+            if ranks == 2 {
+                let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_BY_LANES)?;
+                let words = WORDS.iter().chain(&["f16_avg", "bf16_avg", "f32_avg"]);
+                let lanes = words.map(|words| module.kernel(&format!("exchange_lanes_{words}")));
+                kernels.lanes = Some(lanes.collect::<Result<_, _>>()?);
+            }
         }
         if overlap {
             kernels.prefer_shared_memory()?;
@@ -150,6 +159,7 @@ impl Kernels {
             reduces,
             all_reduces,
             bulk: None,
+            lanes: None,
             averages_of_two,
             messages,
             many_messages,
@@ -176,12 +186,15 @@ impl Kernels {
         data_type: DataType,
     ) -> Result<&Kernel> {
         let words = WordOperation::of(op, data_type);
-        if let (Some(averages), Protocol::Simple, Some(ReduceOp::Avg)) =
-            (&self.averages_of_two, selection.protocol, op)
-            && words as usize >= WordOperation::F16Sum as usize
+        let average = (op == Some(ReduceOp::Avg))
+            .then(|| (words as usize).checked_sub(WordOperation::F16Sum as usize))
+            .flatten();
+        if let (Some(averages), Protocol::Simple, Some(average)) =
+            (&self.averages_of_two, selection.protocol, average)
         {
-            return Ok(&averages[words as usize - WordOperation::F16Sum as usize]);
+            return Ok(&averages[average]);
         }
+        let no_bulk = || Error::InvalidArgument("this device has no bulk copies".to_owned());
         let form = match (selection.protocol, selection.two_steps) {
             (Protocol::Ll16, _) => Form::ExchangeLl16,
             (Protocol::Ll128, false) => Form::ExchangeLl128,
@@ -190,10 +203,11 @@ impl Kernels {
             (Protocol::Simple, true) => Form::AllReduceSimple,
             (Protocol::Direct, false) => return Ok(&self.direct),
             (Protocol::Direct, true) => Form::AllReduceDirect,
-            (Protocol::Bulk, _) => {
-                let none = || Error::InvalidArgument("this device has no bulk copies".to_owned());
-                return self.bulk.as_ref().ok_or_else(none);
+            (Protocol::SimpleByBulk, _) => {
+                let lanes = self.lanes.as_ref().ok_or_else(no_bulk)?;
+                return Ok(&lanes[average.map_or(words as usize, |average| WORDS.len() + average)]);
             }
+            (Protocol::Bulk, _) => return self.bulk.as_ref().ok_or_else(no_bulk),
             (Protocol::CopyEngine, _) => {
                 return Err(Error::InvalidArgument("the copy engines need no kernel".to_owned()));
             }
@@ -223,7 +237,7 @@ impl Kernels {
             Protocol::Ll16 => Some((ll16, 8)),
             Protocol::Ll128 => Some((ll128, 120)),
             Protocol::Simple => Some((simple, 16)),
-            Protocol::Direct | Protocol::Bulk | Protocol::CopyEngine => None,
+            Protocol::SimpleByBulk | Protocol::Direct | Protocol::Bulk | Protocol::CopyEngine => None,
         }
     }
 }

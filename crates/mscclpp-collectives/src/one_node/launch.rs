@@ -4,7 +4,7 @@ use mscclpp::{LaunchConfig, Stream};
 
 use crate::{
     DataType, Protocol, ReduceOp, Request, Result,
-    choice::{Asked, Launch, Possible, Query, Selection, Selector, Shape, threads_with_room},
+    choice::{Asked, LANES_OF_BLOCK, Launch, Possible, Query, Selection, Selector, Shape, threads_with_room},
     handle::{
         CollectiveCall, CollectiveDirectCall, CollectiveManySends, CollectiveRings, CollectiveSends,
         MANY_MESSAGES, MAX_RANKS, MESSAGES, Message, Segment,
@@ -17,6 +17,11 @@ use super::{engine::OneNode, scratch::Layout};
 
 /// The shared memory of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
 const BULK_SHARED_BYTES: u32 = 2 * 98_432;
+/// The shared memory of the kernels of lanes: a `LaneStage` of the headers for each lane of a block.
+const LANES_SHARED_BYTES: u32 = LANES_OF_BLOCK * 49_280;
+
+/// The bytes that the seven warps of a lane that take move at once: `VectorsInFlight` vectors each.
+const LANE_ROWS: u64 = 7 * 32 * 4 * 16;
 
 impl OneNode {
     /// Puts messages between pairs of ranks into the stream, in one launch.
@@ -104,6 +109,10 @@ impl OneNode {
         let stepped = if selection.two_steps { plan.in_two_steps() } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
         let collective = self.collective_call(rank, plan, selection, signature);
+        // Bulk copies cannot scale numbers.
+        if collective.scaled != 0 {
+            selection = selection.without_bulk(self.max_threads);
+        }
         let args = call.keeping(&self.owner).with(self.handle);
         let args = match self.places(rank, plan, &mut selection, call.stream)? {
             Some(Places { places, segments }) => {
@@ -117,8 +126,10 @@ impl OneNode {
             None => args.with(collective),
         };
         let mut config = LaunchConfig::linear(selection.blocks, selection.threads);
-        if selection.protocol == Protocol::Bulk {
-            config.shared_bytes = BULK_SHARED_BYTES;
+        match selection.protocol {
+            Protocol::Bulk => config.shared_bytes = BULK_SHARED_BYTES,
+            Protocol::SimpleByBulk => config.shared_bytes = LANES_SHARED_BYTES,
+            _ => {}
         }
         let kernel = self.kernels.of(selection, plan.op, plan.data_type)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
@@ -141,15 +152,16 @@ impl OneNode {
             // The kernel of Bulk takes nothing out of the ring where it was given a place. So it gets only places that it will
             // name, since their segments are ready.
             Protocol::Bulk => (false, true),
-            Protocol::Simple | Protocol::Direct
+            Protocol::Simple | Protocol::SimpleByBulk | Protocol::Direct
                 if (plan.op.is_none() || results) && !self.is_among_nodes() =>
             {
                 // With MSCCLPP_GRAPH_REGISTER=0, captured calls that move still go directly if memory is published later.
                 let captured = stream.is_capturing()? && (registry.publishes_captured() || !results);
-                if selection.protocol == Protocol::Simple && !captured && !registry.is_used() {
+                if selection.protocol != Protocol::Direct && !captured && !registry.is_used() {
                     return Ok(None);
                 }
-                selection.protocol = Protocol::Direct;
+                *selection =
+                    Selection { protocol: Protocol::Direct, ..selection.without_bulk(self.max_threads) };
                 (captured && registry.publishes_captured(), false)
             }
             _ => return Ok(None),
@@ -172,14 +184,22 @@ impl OneNode {
         // `ChunkRole` of the headers: one block puts, and another one takes.
         let by_chunks = matches!(protocol, Protocol::Simple | Protocol::Direct);
         let by_two_blocks = by_chunks && rank.n_ranks() > 2 && blocks >= 2;
-        let lanes = if by_two_blocks { blocks / 2 } else { blocks };
+        let lanes = match protocol {
+            Protocol::SimpleByBulk => blocks * LANES_OF_BLOCK,
+            _ if by_two_blocks => blocks / 2,
+            _ => blocks,
+        };
+        let mut chunk = self.layout.chunk(plan.most_bytes, lanes, two_steps, by_two_blocks);
+        if protocol == Protocol::SimpleByBulk && chunk > LANE_ROWS {
+            chunk = chunk / LANE_ROWS * LANE_ROWS;
+        }
         let in_place = by_two_blocks && !two_steps && plan.overwrites_what_it_sends(rank.rank());
         let mut segments = [Segment::NONE; MAX_RANKS];
         segments[..plan.segments.len()].copy_from_slice(&plan.segments);
         CollectiveCall {
             segments,
             most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
-            chunk: self.layout.chunk(plan.most_bytes, lanes, two_steps, by_two_blocks),
+            chunk,
             data_type: plan.data_type as u32,
             op: plan.op.map_or(0, ReduceOp::number),
             scale,
@@ -265,6 +285,7 @@ impl OneNode {
             possible,
             max_blocks: self.max_blocks,
             max_threads: self.max_threads,
+            overlap: self.overlap,
             devices: self.devices,
         }
     }

@@ -65,6 +65,7 @@ impl OneNode {
             },
             max_blocks: self.max_blocks,
             max_threads: self.max_threads,
+            overlap: self.overlap,
             devices: self.devices,
         };
         let mut selection = rank.options.selector.choose(&query).mended(&query);

@@ -108,7 +108,11 @@ impl Layout {
                 !two_steps && most.div_ceil(8).saturating_mul(16 * messages) <= self.parts.ll16_bytes
             }
             Protocol::Ll128 => most.div_ceil(120).saturating_mul(LINE * messages) <= self.parts.ll128_bytes,
-            Protocol::Simple | Protocol::Direct | Protocol::Bulk | Protocol::CopyEngine => true,
+            Protocol::Simple
+            | Protocol::SimpleByBulk
+            | Protocol::Direct
+            | Protocol::Bulk
+            | Protocol::CopyEngine => true,
         }
     }
 

@@ -90,6 +90,7 @@ impl RankState {
             // The usual number depends on how many ranks a node has.
             ("max_blocks", on_node.map_or(max_blocks, |_| options.max_blocks.unwrap_or(0)).into()),
             ("calls_at_once", calls_at_once.into()),
+            ("overlap", options.overlap.into()),
             ("scratch", scratch_bytes),
             ("platforms (1 is simulated)", is_sim.into()),
             ("check_calls", options.checks().into()),

@@ -1,6 +1,5 @@
-//! Chunks between more than two ranks: blocks that put beside blocks that take, in place on some ranks and not on
-//! others, by calls of different numbers of blocks one after the other, and late on one of them. Rings of four chunks
-//! are smaller than the messages.
+//! Chunks: blocks that put beside blocks that take, or two ranks' lanes, in place on some ranks and not on others, by calls of
+//! different numbers of blocks one after the other, and late on one of them. Rings of four chunks are smaller than the messages.
 
 use std::{thread, time::Duration};
 
@@ -11,20 +10,27 @@ use mscclpp_test_support::Random;
 #[test]
 fn chunks_go_by_any_number_of_blocks() {
     for n in [3, 4, 5] {
-        chunks_of(n, |builder| builder.max_blocks(7).scratch(n as u64 * (768 << 10)));
+        chunks_of(n, Protocol::Simple, |builder| builder.max_blocks(7).scratch(n as u64 * (768 << 10)));
+    }
+}
+
+#[test]
+fn chunks_go_by_lanes_of_a_block() {
+    for _ in 0..2 {
+        chunks_of(2, Protocol::SimpleByBulk, |builder| builder.max_blocks(12).scratch(2 << 20));
     }
 }
 
 /// The number of blocks is not given, so it is what there is room for.
 #[test]
 fn chunks_go_by_the_blocks_that_have_room() {
-    chunks_of(4, |builder| builder.scratch(1 << 20));
+    chunks_of(4, Protocol::Simple, |builder| builder.scratch(1 << 20));
 }
 
-fn chunks_of(n: usize, with: impl Fn(CollectivesBuilder) -> CollectivesBuilder + Sync) {
+fn chunks_of(n: usize, protocol: Protocol, with: impl Fn(CollectivesBuilder) -> CollectivesBuilder + Sync) {
     let seed = Random::new().word();
     ranks(n, |comm, gpu| {
-        let chunks = Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 };
+        let chunks = Selection { protocol, two_steps: false, blocks: 1, threads: 32 };
         let told = Told::new(chunks);
         let builder = with(Collectives::builder(comm, gpu)).selector(told.clone());
         let collectives = builder.connect().expect("collectives");

@@ -4,7 +4,7 @@
 //! Every two values of every two parameters come about in each run, the rest is random. `the_full_product` has all
 //! of them; it takes minutes: `ci/run.sh collectives`.
 
-use crate::support::{Told, builder, pairs, platform, ranks, reference};
+use crate::support::{BLOCKS_WITH_LANES, Told, builder, pairs, platform, ranks, reference};
 use mscclpp::prelude::*;
 use mscclpp_collectives::{DataType, Kind, Protocol, ReduceOp, Request, Selection};
 use mscclpp_test_support::Random;
@@ -63,12 +63,14 @@ impl Which {
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.0)];
 /// Protocols, whether in two steps, and on which ranks memory is registered.
-const PROTOCOLS: [(Protocol, bool, Who); 10] = [
+const PROTOCOLS: [(Protocol, bool, Who); 12] = [
     (Protocol::Ll16, false, Who::Nobody),
     (Protocol::Ll128, false, Who::All),
     (Protocol::Simple, false, Who::Some),
     (Protocol::Ll128, true, Who::Nobody),
     (Protocol::Simple, true, Who::All),
+    (Protocol::SimpleByBulk, false, Who::Nobody),
+    (Protocol::SimpleByBulk, false, Who::Some),
     (Protocol::Direct, false, Who::All),
     (Protocol::Direct, false, Who::Some),
     (Protocol::Bulk, false, Who::All),
@@ -210,7 +212,7 @@ fn check_all(nodes: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cas
     ranks(n_ranks, |comm, gpu| {
         let told =
             Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
-        let mut builder = builder(comm, gpu).selector(told.clone());
+        let mut builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told.clone());
         if let Some(transport) = nodes {
             // Nodes of one rank each, with small chunks and parts.
             let node = format!("n{}", comm.bootstrap().rank());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Told, builder, ranks, slice, zeros};
+use crate::support::{BLOCKS_WITH_LANES, Told, builder, ranks, slice, zeros};
 use mscclpp::gpu::Graph;
 use mscclpp_collectives::{Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
@@ -25,7 +25,8 @@ fn take_turns(rounds: u64) {
     ranks(2, |comm, gpu| {
         let told =
             Told::new(Selection { protocol: Protocol::Ll16, two_steps: false, blocks: 1, threads: 32 });
-        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+        let builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told.clone());
+        let collectives = builder.connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let mut random = Random::with_seed(seed);
         let mut own = Random::with_seed(seed ^ 1 ^ rank as u64);
@@ -34,11 +35,12 @@ fn take_turns(rounds: u64) {
             (Protocol::Ll16, 3),
             (Protocol::Ll128, 1),
             (Protocol::Simple, 2),
+            (Protocol::SimpleByBulk, 1),
             (Protocol::Bulk, 3),
             (Protocol::Direct, 2),
         ];
-        let buffers: Vec<_> = (0..5).map(|i| zeros::<f32>(gpu, 300 << i)).collect();
-        let _registered = collectives.register(buffers[4].buffer()).expect("a registration");
+        let buffers: Vec<_> = (0..6).map(|i| zeros::<f32>(gpu, 300 << i)).collect();
+        let _registered = collectives.register(buffers[5].buffer()).expect("a registration");
         let graphs: Vec<Graph> = selections
             .iter()
             .zip(&buffers)
@@ -53,7 +55,7 @@ fn take_turns(rounds: u64) {
             })
             .collect();
         for round in 0..rounds {
-            let which = random.of(0..=4) as usize;
+            let which = random.of(0..=5) as usize;
             let buffer = &buffers[which];
             let values = [random.of(0..=100) as f32, random.of(0..=100) as f32];
             buffer.write(&vec![values[rank]; buffer.len()]).unwrap();
@@ -65,7 +67,7 @@ fn take_turns(rounds: u64) {
                 unsafe { graphs[which].launch(&stream).unwrap() };
                 4.0
             } else {
-                let (protocol, blocks) = selections[random.of(0..=4) as usize];
+                let (protocol, blocks) = selections[random.of(0..=5) as usize];
                 told.tell(Selection { protocol, two_steps: false, blocks, threads: 32 });
                 collectives.all_reduce(buffer, buffer, ReduceOp::Sum, &stream).unwrap();
                 1.0

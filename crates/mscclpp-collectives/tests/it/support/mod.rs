@@ -117,6 +117,9 @@ pub(crate) fn builder(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
     Collectives::builder(comm, gpu).max_blocks(3).scratch(16 << 20)
 }
 
+/// The most blocks of a call, with which one by [`Protocol::SimpleByBulk`] has up to two.
+pub(crate) const BLOCKS_WITH_LANES: u32 = 8;
+
 /// Does what it was told last.
 #[derive(Debug, Clone)]
 pub(crate) struct Told(Arc<Mutex<Selection>>);

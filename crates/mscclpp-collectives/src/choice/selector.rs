@@ -386,11 +386,12 @@ pub(crate) mod tests {
 
     #[test]
     fn blocks_with_lanes_have_a_multiprocessor_each() {
-        let asked = Selection { protocol: Protocol::SimpleByBulk, two_steps: true, blocks: 100, threads: 64 };
+        let asked =
+            Selection { protocol: Protocol::SimpleByBulk, two_steps: false, blocks: 100, threads: 64 };
         let mended = |max_blocks, max_threads, ranks| {
             asked.mended(&Query { max_blocks, max_threads, ..query(1 << 30, ranks, ALL) })
         };
-        let by_bulk = |blocks| Selection { blocks, threads: 1024, two_steps: false, ..asked };
+        let by_bulk = |blocks| Selection { blocks, threads: 1024, ..asked };
         assert_eq!(mended(256, 132 * 1024, 2), by_bulk(64));
         assert_eq!(mended(256, 33 * 1024, 2), by_bulk(33));
         assert_eq!(mended(8, 33 * 1024, 2), by_bulk(2));

@@ -108,12 +108,17 @@ struct BulkLane {
     const CollectiveCall& call = b.call;
     const uint32_t other = 1 - b.rank;
     const CollectiveSegment own = call.segments[b.rank], theirs = Words::Reduces ? own : call.segments[other];
-    const uint32_t copies = Words::Reduces || own.send == own.recv ? 0 : chunks.count(own.recvBytes);
-    const uint32_t most = copies > takes ? copies : takes;
+    uint32_t most = takes, copies = 0;
+    if constexpr (!Words::Reduces) {
+      copies = own.send == own.recv ? 0 : chunks.count(own.recvBytes);
+      if (copies > most) most = copies;
+    }
 #pragma unroll 1
     for (uint32_t k = 0; k < most; ++k) {
       const uint64_t at = chunks.offset(k);
-      if (k < copies) copyBytes(own.recv + at, own.send + at, chunks.length(own.recvBytes, k), b.thread, b.threads);
+      if constexpr (!Words::Reduces) {
+        if (k < copies) copyBytes(own.recv + at, own.send + at, chunks.length(own.recvBytes, k), b.thread, b.threads);
+      }
       if (k >= takes) continue;
       if (b.thread == 0) {
         const bool came = chunks.wait(Chunks::First, other, k) && (k >= puts || waitFor(words.put, k));

@@ -64,9 +64,9 @@ impl CollectivesBuilder {
     /// Whether calls are to run beside other kernels, such as the matrix multiplications of a backward pass: `false`, if not
     /// given. Then they leave the memory of multiprocessors to the shared memory of these kernels, which otherwise wait until
     /// the call has ended: see [`Kernel::prefer_shared_memory`](mscclpp::Kernel::prefer_shared_memory). Large calls take longer
-    /// with it. Between two ranks of compute capability 9.0, calls that send 64 MiB or more to the other rank take few
-    /// multiprocessors then ([`Protocol::SimpleByBulk`](crate::Protocol::SimpleByBulk)), except an `all_reduce`. All ranks give
-    /// the same.
+    /// with it. Between two GPUs of compute capability 9.0 over NVLink, an `all_gather`, `reduce_scatter` or `all_to_all` that
+    /// sends 64 MiB or more to the other rank takes 32 multiprocessors then, unless its data goes straight into the other rank's
+    /// memory: see [`Protocol::SimpleByBulk`](crate::Protocol::SimpleByBulk). All ranks give the same.
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.options.overlap = overlap;
         self

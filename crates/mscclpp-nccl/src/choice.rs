@@ -177,7 +177,10 @@ impl Choice {
 /// Chooses as [`Tuned`] does, within what the configuration says.
 impl Selector for Choice {
     fn choose(&self, query: &Query) -> Selection {
-        let tuned = Tuned.choose(query);
+        // Another protocol needs more blocks than this one.
+        let mut asked = *query;
+        asked.overlap &= self.protocol.is_none_or(|protocol| protocol == Protocol::SimpleByBulk);
+        let tuned = Tuned.choose(&asked);
         let protocol = self.protocol.unwrap_or(tuned.protocol);
         let possible = match protocol {
             Protocol::Ll16 => query.possible.ll16_in_two_steps,

@@ -37,7 +37,10 @@ impl Override {
 
 impl Selector for Override {
     fn choose(&self, query: &Query) -> Selection {
-        let mut selection = Tuned.choose(query);
+        // The protocols that can be given need more blocks than calls beside other kernels.
+        let mut asked = *query;
+        asked.overlap &= self.protocols.is_empty();
+        let mut selection = Tuned.choose(&asked);
         let possible = &query.possible;
         if let Some((protocol, two_steps)) = self.protocols.iter().find(|step| is_possible(**step, possible))
         {

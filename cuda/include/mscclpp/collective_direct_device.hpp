@@ -36,9 +36,9 @@
 //       call's number in the word behind that of the lane's signals, before the first signal. Then the receiver takes nothing
 //       of the lane out of the ring. The sender writes that word again only after the receiver has named a place in a later
 //       call, and so has ended this one. (The signal may be written earlier: a root may be one call ahead.)
-//       A kernel of Simple names no places and looks for none. So a sender waits for a peer to name its place only if it has
-//       mapped a segment of this peer, because a peer that has published memory does not launch that kernel. It does not wait
-//       long, because the peer may have launched that kernel before it published anything.
+//       A kernel of Simple or of lanes names no places and looks for none. So a sender waits for a peer to name its place only
+//       if it has mapped a segment of this peer, because a peer that has published memory does not launch that kernel. It does
+//       not wait long, because the peer may have launched that kernel before it published anything.
 //   D9. A rank names a place only in a segment that all peers have mapped. Each peer writes its table before it reports that it
 //       has mapped the segment. When all have reported, the rank's host writes the word `ready`. Kernels read `ready` and the
 //       table by relaxed loads of 8 bytes, since the host may write them at the same time. The rank's kernel reads `ready`

@@ -9,18 +9,22 @@
 //
 //   L1. Before the warp puts chunk k, the other threads have taken chunk k - 2, if they take so many. They arrive at
 //       `taken`, which the warp waits for, and copyByBulk orders its copies behind that. R1 asks for this. In calls with
-//       credits (R2) the warp also waits for the credit of chunk k - 4, which a thread gives that has waited for `taken`.
+//       credits (R2) the warp also waits for the credit of chunk k - 4. One of the threads that take gives it, at the other
+//       rank, after it has waited for `taken`.
 //   L2. Chunk k is taken when its signal has been acquired, and when this rank has put its own chunk k, if it has so many,
 //       since what is taken may overwrite what is sent. The warp arrives at `put` when copyByBulk has returned: then the source
 //       has been read. One of the threads that take waits for both, and then all of them meet at `takers`.
-//   L3. Chunks with even and with odd numbers have barriers of their own. By L1 and L2, chunk k is put after k - 2 has been
-//       taken, and taken after k has been put. So whoever waits for a barrier is never more than one of its phases behind.
+//   L3. Chunks with even and with odd numbers have barriers of their own, so the next arrivals after those of chunk k are
+//       those of k + 2. Who waits for `put` of k takes k, and k + 2 is put after that (L1). Who waits for `taken` of k is the
+//       warp, before it puts k + 2, which is taken after that (L2); or the thread that gives the credit, before it arrives for
+//       k + 2. So a parity is enough.
 //   L4. No waits form a circle. Chunk k is taken after k has been put here and there, and put after k - 2 has been taken
 //       here and, with credits, k - 4 there.
 //   L5. The thread that waits for a chunk says in `goesOn` whether it came, before all meet at `takers`. So all leave the
 //       loop in the same step. It stores that of chunk k + 2 when all have met for k + 1, and so have read that of k.
-//   L6. A thread that gives up stores `failed`, and waits for `put` and `taken` end when it is set. Waits for the other
-//       rank end by an abort.
+//   L6. A thread gives up only after an abort, which ends the waits for the other rank. It stores `failed`, which ends the
+//       waits of all lanes of the block for `put` and `taken`. Waits at `takers` end, since the thread that waits for a chunk
+//       arrives even if the chunk did not come.
 
 #ifndef MSCCLPP_COLLECTIVE_LANES_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_LANES_DEVICE_HPP_
@@ -49,7 +53,7 @@ struct LanesOfCall {
   uint32_t failed;
 };
 
-// A lane of a block, for the thread that made it.
+// A lane, as one of its threads sees it.
 template <class Words, bool Averages>
 struct BulkLane {
   const CollectiveBlock& b;

@@ -18,8 +18,9 @@ pub enum Protocol {
     /// in two steps, go straight into [published](crate::Collectives::publish) receive memory, as by [`Protocol::Direct`].
     Simple,
     /// Bulk copies in place of the stores of [`Protocol::Simple`] to the peer, by warps that do nothing else: a few blocks nearly
-    /// fill the link. It needs two ranks, and compute capability 9.0 on both. A block has 1024 threads, and a multiprocessor for
-    /// itself.
+    /// fill the link. It needs two ranks, and compute capability 9.0 or later on both. A block has 1024 threads and a
+    /// multiprocessor for itself, and counts as four of those that
+    /// [`CollectivesBuilder::max_blocks`](crate::CollectivesBuilder::max_blocks) allows.
     SimpleByBulk,
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
     /// is reduced: for large messages. Messages for other memory go by [`Protocol::Simple`].

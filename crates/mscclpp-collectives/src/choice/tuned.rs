@@ -2,7 +2,9 @@
 
 use super::{
     model,
-    selector::{BULK_THREADS, Devices, Possible, Protocol, Query, Selection, Selector, Shape},
+    selector::{
+        BULK_THREADS, Devices, LANES_OF_BLOCK, Possible, Protocol, Query, Selection, Selector, Shape,
+    },
     tables::{OF_HOST, measured},
 };
 
@@ -50,10 +52,15 @@ impl Selector for Tuned {
         let protocol = possible.large(protocol, bytes);
         // On GPUs, and in exchanges whose size all ranks know: for these it was measured.
         let is_measured = query.devices != Devices::Sim && query.shape == Shape::Exchange;
-        let by_bulk = query.overlap && query.ranks == 2 && query.devices.have_bulk_copies();
-        if protocol == Protocol::Simple && by_bulk && is_measured && bytes >= MIN_BESIDE_OTHERS {
-            let blocks = BLOCKS_BESIDE_OTHERS;
-            return Selection { protocol: Protocol::SimpleByBulk, two_steps, blocks, threads: 1024 };
+        let has_blocks = query.max_blocks >= BLOCKS_BESIDE_OTHERS * LANES_OF_BLOCK;
+        let by_bulk = query.overlap && query.ranks == 2 && is_measured && has_blocks;
+        if protocol == Protocol::Simple && by_bulk && bytes >= MIN_BESIDE_OTHERS {
+            return Selection {
+                protocol: Protocol::SimpleByBulk,
+                two_steps,
+                blocks: BLOCKS_BESIDE_OTHERS,
+                threads: 1024,
+            };
         }
         let few = query.max_blocks <= BULK_BLOCKS;
         if protocol == Protocol::Direct && possible.bulk && is_measured && few && bytes >= BULK_MIN {
@@ -88,7 +95,7 @@ const BULK_BLOCKS: u32 = 16;
 const BULK_MIN: u64 = 32 * MIB;
 
 /// The fewest bytes to the other rank with which a call goes by [`Protocol::SimpleByBulk`] if other kernels run beside it, and
-/// its blocks. Smaller calls alone took longer than those of NCCL, and so did calls with fewer blocks.
+/// its blocks. With fewer of either, a call alone takes much longer than by [`Protocol::Simple`].
 const MIN_BESIDE_OTHERS: u64 = 64 * MIB;
 const BLOCKS_BESIDE_OTHERS: u32 = 32;
 
@@ -160,15 +167,17 @@ mod tests {
 
     #[test]
     fn large_exchanges_beside_other_kernels_take_few_multiprocessors() {
-        let chosen = |overlap, shape, ranks, bytes| {
-            let query = Query { overlap, shape, ..query(bytes, ranks, ALL) };
+        let chosen_of = |max_blocks, overlap, shape, ranks, bytes| {
+            let query = Query { max_blocks, overlap, shape, ..query(bytes, ranks, ALL) };
             Tuned.choose(&query).protocol
         };
+        let chosen = |overlap, shape, ranks, bytes| chosen_of(256, overlap, shape, ranks, bytes);
         assert_eq!(chosen(true, Shape::Exchange, 2, 64 << 20), Protocol::SimpleByBulk);
         assert_eq!(chosen(false, Shape::Exchange, 2, 64 << 20), Protocol::Simple);
         assert_eq!(chosen(true, Shape::Exchange, 2, 32 << 20), Protocol::Simple);
         assert_eq!(chosen(true, Shape::AllReduce, 2, 64 << 20), Protocol::Simple);
         assert_eq!(chosen(true, Shape::Exchange, 4, 64 << 20), Protocol::Simple);
+        assert_eq!(chosen_of(64, true, Shape::Exchange, 2, 64 << 20), Protocol::Simple);
     }
 
     #[test]

@@ -109,8 +109,9 @@ impl OneNode {
         let stepped = if selection.two_steps { plan.in_two_steps() } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
         let collective = self.collective_call(rank, plan, selection, signature);
-        // Bulk copies cannot scale numbers.
-        if collective.scaled != 0 {
+        // Bulk copies cannot scale numbers, and are slow from other addresses.
+        let is_aligned = |it: &Segment| it.send.0.is_multiple_of(16);
+        if collective.scaled != 0 || !plan.segments.iter().all(is_aligned) {
             selection = selection.without_bulk(self.max_threads);
         }
         let args = call.keeping(&self.owner).with(self.handle);

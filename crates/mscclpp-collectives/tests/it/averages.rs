@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::support::{Told, builder, by_nodes, ranks, slice, zeros};
+use crate::support::{BLOCKS_WITH_LANES, Told, builder, by_nodes, ranks, slice, zeros};
 use half::{bf16, f16};
 use mscclpp::prelude::*;
 use mscclpp_collectives::{Collectives, Element, NodesModel, Protocol, ReduceOp, Selection};
@@ -11,10 +11,11 @@ use mscclpp_test_support::Random;
 /// Not a multiple of what a word holds, nor of what a rank gets in two steps.
 const LEN: usize = 333;
 
-const PROTOCOLS: [(Protocol, bool); 5] = [
+const PROTOCOLS: [(Protocol, bool); 6] = [
     (Protocol::Ll16, false),
     (Protocol::Ll128, false),
     (Protocol::Simple, false),
+    (Protocol::SimpleByBulk, false),
     (Protocol::Ll128, true),
     (Protocol::Simple, true),
 ];
@@ -165,7 +166,8 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
         ranks(n, |comm, gpu| {
             let told =
                 Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
-            let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+            let builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told.clone());
+            let collectives = builder.connect().expect("collectives");
             check(&Connected::ByProtocols(collectives, told), gpu, &[n], seed);
         });
     }

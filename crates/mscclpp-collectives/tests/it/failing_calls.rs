@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Told, abort_ends_waits, builder, by_nodes::on, ranks, zeros};
+use crate::support::{BLOCKS_WITH_LANES, Told, abort_ends_waits, builder, by_nodes::on, ranks, zeros};
 use mscclpp::{ErrorKind, gpu::Abort, prelude::*};
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, DataType, DeviceSlice, Error, Kind, Protocol, ReduceOp, Request,
@@ -272,9 +272,11 @@ fn names_lengths(
 #[test]
 fn an_abort_ends_waits() {
     ranks(2, |comm, gpu| {
-        for (protocol, blocks) in [(Protocol::Ll16, 1), (Protocol::Ll128, 2), (Protocol::Simple, 3)] {
+        let protocols = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple, Protocol::SimpleByBulk];
+        for (protocol, blocks) in protocols.into_iter().zip([1, 2, 3, 2]) {
             let told = Told::new(Selection { protocol, two_steps: false, blocks, threads: 64 });
-            let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
+            let builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told);
+            let collectives = builder.connect().expect("collectives");
             abort_ends_waits(comm, gpu, &collectives);
         }
     });

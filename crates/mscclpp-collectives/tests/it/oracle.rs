@@ -212,24 +212,27 @@ fn check_all(nodes: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cas
     ranks(n_ranks, |comm, gpu| {
         let told =
             Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
-        let mut builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told.clone());
-        if let Some(transport) = nodes {
-            // Nodes of one rank each, with small chunks and parts.
-            let node = format!("n{}", comm.bootstrap().rank());
-            builder = builder.node(node).between_nodes(transport).scratch(512 << 10);
-        }
-        let collectives = builder.connect().expect("collectives");
+        // Where memory is registered, calls of Simple that move go directly, too.
+        let [without, with] = [(); 2].map(|()| {
+            let mut builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told.clone());
+            if let Some(transport) = nodes {
+                // Nodes of one rank each, with small chunks and parts.
+                let node = format!("n{}", comm.bootstrap().rank());
+                builder = builder.node(node).between_nodes(transport).scratch(512 << 10);
+            }
+            builder.connect().expect("collectives")
+        });
         let stream = gpu.stream().expect("a stream");
-        let rank = collectives.rank();
+        let rank = with.rank();
         // Any collective fits into twice this.
         let bytes = 2 * MARGIN + 16 * 8 + 8 * most * n_ranks as u64;
         let [plain, shared] = [(); 2].map(|()| [(); 2].map(|()| gpu.allocate(bytes).expect("memory")));
-        let _registered =
-            shared.each_ref().map(|memory| collectives.register(memory).expect("a registration"));
+        let _registered = shared.each_ref().map(|memory| with.register(memory).expect("a registration"));
         let mut random = Random::with_seed(seed);
         for (n, parameters) in cases.iter().enumerate() {
             let case = Case::new(parameters, n_ranks, most, &mut random);
             let [send, recv] = if case.registered.has(rank) { &shared } else { &plain };
+            let collectives = if case.registered == Who::Nobody { &without } else { &with };
             told.tell(case.selection);
             let size = case.data_type.size();
             let all: Vec<_> = (0..n_ranks).map(|rank| case.data(rank, n_ranks)).collect();

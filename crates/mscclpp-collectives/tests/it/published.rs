@@ -9,7 +9,7 @@ use std::{
 
 mod sums;
 
-use crate::support::{Told, builder, ranks, slice, zeros};
+use crate::support::{BLOCKS_WITH_LANES, Told, builder, ranks, slice, zeros};
 use mscclpp::{ErrorKind, Gpu, Platform, gpu::Graph};
 use mscclpp_collectives::{Collectives, DeviceSlice, Protocol, Published, Selection};
 use mscclpp_test_support::{LIMIT, Random};
@@ -59,9 +59,9 @@ fn publish_at_random(n: usize, rounds: u32) {
     ranks(n, |comm, gpu| {
         let told = Told::new(SIMPLE);
         // The scratch is so small that a lane has more chunks than its ring has places.
-        let (scratch, most) = if n == 2 { (512 << 10, 40_000) } else { (2 << 20, 12_000) };
-        let collectives =
-            builder(comm, gpu).scratch(scratch).selector(told.clone()).connect().expect("collectives");
+        let (scratch, most) = if n == 2 { (1 << 20, 80_000) } else { (4 << 20, 12_000) };
+        let builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).scratch(scratch);
+        let collectives = builder.selector(told.clone()).connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));
         let mut published: VecDeque<Published> = VecDeque::new();
@@ -70,7 +70,8 @@ fn publish_at_random(n: usize, rounds: u32) {
         for round in 0..rounds {
             let part = 64 + random.of(0..=most) as usize;
             let (kind, root) = (random.of(0..=4), random.of(0..=n as u64 - 1) as usize);
-            told.tell(Selection { blocks: 1 + random.of(0..=2) as u32, ..SIMPLE });
+            let protocol = [Protocol::Simple, Protocol::SimpleByBulk][random.of(0..=1) as usize];
+            told.tell(Selection { protocol, blocks: 1 + random.of(0..=2) as u32, ..SIMPLE });
             let (send, memory) = (slice(gpu, &sent(rank, n, part, round)), zeros::<u32>(gpu, n * part + 8));
             match own.of(0..=3) {
                 0 => published.push_back(collectives.publish(memory.buffer()).expect("it is of this device")),

@@ -17,10 +17,12 @@ MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch&
                                            const Rows& rows, uint32_t halves) {
   EpBlock b(ep, call.microBatch, EpDispatching);
   const uint32_t own = b.split<ByPackets>(halves, b.blocks / 2);
-  if (!b.begin<ByPackets>(halves)) return;
   const EpDispatchBlock block(b, call, heads, counts);
+  const bool sends = (own & EpSends) != 0;
+  EpSender<ByPackets, Rows> sender(block, rows, sends);
+  if (!b.begin<ByPackets>(halves)) return;
   bool done = true;
-  if ((own & EpSends) != 0) done = EpSender<ByPackets, Rows>(block, rows).send();
+  if (sends) done = sender.send();
   // Blocks that send have less to do than those that receive, so they note what came.
   const bool notes = own == halves || own == EpSends;
   if ((halves & EpReceives) != 0) done = done && EpReceiver<ByPackets>(block).receive((own & EpReceives) != 0, notes);

@@ -81,11 +81,36 @@ struct EpSender : EpDispatchBlock {
   // The tokens that this block routes.
   uint32_t first, end;
 
-  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock& block, const Rows& rows)
+  // The experts of several choices of tokens, and their ranks.
+  struct Choices {
+    int32_t experts[EpChoicesAtOnce];
+    uint32_t ranks[EpChoicesAtOnce];
+  };
+  // The numbers of a thread in a step.
+  struct Numbers {
+    Bytes16 of[2];
+  };
+  // What is loaded before the call begins, if rows travel as packets: the first choices that the thread marks, and the numbers
+  // of the first step of its warp. So these loads are under way together, and while the thread waits for other words.
+  Choices firstChoices;
+  Numbers firstNumbers;
+
+  // `sends`: whether the block sends. A block that does not send loads nothing.
+  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock& block, const Rows& rows, bool sends)
       : EpDispatchBlock(block), rows(rows), lines(b), few(ByPackets || call.tokens <= EpTokensAtOnce) {
     const uint32_t each = few ? call.tokens : (call.tokens + b.blocks - 1) / b.blocks, before = few ? 0 : b.block * each;
     first = before < call.tokens ? before : call.tokens;
     end = call.tokens - first < each ? call.tokens : first + each;
+    if constexpr (ByPackets) {
+      if (!sends) return;
+      if (!call.again) firstChoices = choicesFrom(0, call.tokens * ep.topK, b.thread);
+      if constexpr (Rows::AreGiven) {
+        const uint32_t subs = subsOf(call.tokens, b.warps(), partsInAll()), token = b.warp() / subs;
+        if (ep.quantisation != EpAsItIs && token < call.tokens) {
+          firstNumbers = numbersAt(rowOfNumbers(token), (b.warp() - token * subs) * quantisedSteps());
+        }
+      }
+    }
   }
 
   // Returns false if a wait was given up.
@@ -94,19 +119,18 @@ struct EpSender : EpDispatchBlock {
     const uint32_t warps = few ? b.warps() : b.warpsOfBlock(), warp = few ? b.warp() : b.warpOfBlock();
     if (!call.again && !countBefore()) return false;
     if (b.isLastByNumber()) sendHeaders();
-    // Behind the parts of the tensors there is one for what the library sends along.
-    const uint32_t parts = partsOfTensors() + (call.again ? 0 : 1);
+    const uint32_t parts = partsInAll();
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
       const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
       if (!call.again && !few) {
         if (token != first) addMarks();
-        mark(token, n);
+        mark(token, n, choicesFrom(token, n * ep.topK, b.thread));
       }
       // If there are fewer tokens than warps, several warps send a token.
       const uint32_t subs = subsOf(n, warps, parts);
       for (uint32_t u = warp; u < n * subs; u += warps) {
         const uint32_t t = u / subs;
-        sendToken(token + t, t, u - t * subs, subs, parts);
+        sendToken(token + t, t, u - t * subs, subs, parts, token == first && u == warp);
       }
       if (!call.again) noteRouting(token, n);
     }
@@ -140,33 +164,38 @@ struct EpSender : EpDispatchBlock {
   MSCCLPP_DEVICE_INLINE void addMark(uint32_t of, uint32_t t) const {
     detail::fetchOr<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(marks() + of * EpMarkWords + t / 32, 1u << t % 32);
   }
-  // Marks where `n` tokens from `token` on go: each choice has a thread. The same expert twice in a token counts once.
-  MSCCLPP_DEVICE_INLINE void mark(uint32_t token, uint32_t n) const {
+  // Returns choices `at`, `at` plus the threads of the block, and so on, of tokens from `token` on, which have `choices`.
+  MSCCLPP_DEVICE_INLINE Choices choicesFrom(uint32_t token, uint32_t choices, uint32_t at) const {
+    const uint64_t begin = static_cast<uint64_t>(token) * ep.topK;
+    Choices loaded;
+#pragma unroll
+    for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
+      const uint32_t i = at + u * b.threads;
+      loaded.experts[u] = i < choices ? expertOf(begin + i, true) : -1;
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
+      loaded.ranks[u] = loaded.experts[u] < 0 ? 0 : rankOf(static_cast<uint32_t>(loaded.experts[u]));
+    }
+    return loaded;
+  }
+  // Marks where `n` tokens from `token` on go: each choice has a thread, whose first ones are in `loaded`. The same expert twice
+  // in a token counts once.
+  MSCCLPP_DEVICE_INLINE void mark(uint32_t token, uint32_t n, Choices loaded) const {
     for (uint32_t i = b.thread; i < EpMarkWords * (ep.nExperts + ep.ranks); i += b.threads) marks()[i] = 0;
     const uint32_t choices = n * ep.topK;
-    const uint64_t begin = static_cast<uint64_t>(token) * ep.topK;
-    bool areZero = false;
+    blockSync();
 #pragma unroll 1
-    for (uint32_t first = b.thread; first - b.thread < choices; first += EpChoicesAtOnce * b.threads) {
-      // Several choices are loaded at once, the first ones while the marks become 0.
-      int32_t experts[EpChoicesAtOnce];
-      uint32_t ranks[EpChoicesAtOnce];
+    for (uint32_t first = b.thread; first - b.thread < choices;) {
 #pragma unroll
       for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
-        const uint32_t i = first + u * b.threads;
-        experts[u] = i < choices ? expertOf(begin + i, true) : -1;
-      }
-#pragma unroll
-      for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) ranks[u] = experts[u] < 0 ? 0 : rankOf(static_cast<uint32_t>(experts[u]));
-      if (!areZero) blockSync();
-      areZero = true;
-#pragma unroll
-      for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
-        if (experts[u] < 0) continue;
+        if (loaded.experts[u] < 0) continue;
         const uint32_t t = (first + u * b.threads) / ep.topK;
-        addMark(static_cast<uint32_t>(experts[u]), t);
-        addMark(ep.nExperts + ranks[u], t);
+        addMark(static_cast<uint32_t>(loaded.experts[u]), t);
+        addMark(ep.nExperts + loaded.ranks[u], t);
       }
+      first += EpChoicesAtOnce * b.threads;
+      if (first - b.thread < choices) loaded = choicesFrom(token, choices, first);
     }
     blockSync();
   }
@@ -201,13 +230,18 @@ struct EpSender : EpDispatchBlock {
     const uint32_t all = ep.nExperts + ep.ranks;
     for (uint32_t of = b.thread; of < all; of += b.threads) counts[of] = 0;
     if (few) {
-      mark(0, call.tokens);
+      if constexpr (ByPackets) {
+        mark(0, call.tokens, firstChoices);
+      } else {
+        mark(0, call.tokens, choicesFrom(0, call.tokens * ep.topK, b.thread));
+      }
       for (uint32_t of = b.thread; of < all; of += b.threads) totals()[of] = marked(of, EpTokensAtOnce);
       blockSync();
       return true;
     }
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
-      mark(token, end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce);
+      const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
+      mark(token, n, choicesFrom(token, n * ep.topK, b.thread));
       addMarks();
     }
     uint64_t* const own = b.countsOf(b.block);
@@ -289,9 +323,12 @@ struct EpSender : EpDispatchBlock {
     return parts;
   }
 
+  // Returns the parts of all that is sent of a token. Behind those of the tensors there is one for what the library sends along.
+  MSCCLPP_DEVICE_INLINE uint32_t partsInAll() const { return partsOfTensors() + (call.again ? 0 : 1); }
+
   // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on, of `parts`. All
-  // threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, uint32_t parts) {
+  // threads of a warp call it. `isFirst`: the warp has sent nothing before.
+  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, uint32_t parts, bool isFirst) {
     // Thread r has the row of the token at rank r, or -1.
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
     uint32_t begin = 0;
@@ -311,7 +348,7 @@ struct EpSender : EpDispatchBlock {
           forPlaces(places, [&](uint32_t, uint8_t* place) { putPart(place, segment, part - begin, sent); });
         }
       } else if (segment == 0 && ep.quantisation != EpAsItIs) {
-        sendQuantised(token, places, placesOf(row, 1), part, end, subs);
+        sendQuantised(token, places, placesOf(row, 1), part, end, subs, isFirst);
       } else {
         const uint32_t bytes = ep.segmentBytes[segment], source = ep.quantisation == EpAsItIs ? segment : segment - 1;
         const uint8_t* const from = call.rows[source] + static_cast<uint64_t>(token) * bytes;
@@ -395,10 +432,10 @@ struct EpSender : EpDispatchBlock {
     }
   }
 
-  // The numbers of a thread in a step.
-  struct Numbers {
-    Bytes16 of[2];
-  };
+  // The row of numbers that are quantised.
+  MSCCLPP_DEVICE_INLINE const uint8_t* rowOfNumbers(uint32_t token) const {
+    return call.rows[0] + static_cast<uint64_t>(token) * ep.hidden * 2;
+  }
   MSCCLPP_DEVICE_INLINE Numbers numbersAt(const uint8_t* row, uint32_t step) const {
     const uint32_t bytes = ep.hidden * 2, i = step * 32 + b.lane;
     Numbers loaded;
@@ -409,13 +446,18 @@ struct EpSender : EpDispatchBlock {
   // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In
   // each step, a thread has 16 numbers. `part` is then the first one behind the end.
   MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t& part, uint32_t end,
-                                           uint32_t subs) const {
+                                           uint32_t subs, bool isFirst) const {
     const uint32_t groups = (ep.hidden + 127) / 128, steps = quantisedSteps();
     const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
-    const uint8_t* const row = call.rows[0] + static_cast<uint64_t>(token) * ep.hidden * 2;
+    const uint8_t* const row = rowOfNumbers(token);
     uint64_t exponents = 0;
     uint32_t step = part * steps;
-    Numbers next = numbersAt(row, step);
+    Numbers next;
+    if (ByPackets && isFirst) {
+      next = firstNumbers;
+    } else {
+      next = numbersAt(row, step);
+    }
 #pragma unroll 1
     while (part < end) {
       const uint32_t at = step, i = at * 32 + b.lane;

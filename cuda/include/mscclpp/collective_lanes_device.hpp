@@ -42,13 +42,14 @@ enum LaneLimits : uint32_t { LanesOfBlock = 4 };
 // The shared memory through which a lane's first warp copies.
 using LaneStage = BulkStage<16384, 3>;
 
-// What the threads of a lane tell each other.
+// The shared memory in which the threads of a lane meet, and tell each other which chunks have been put and taken.
 struct LaneWords {
   // Where the threads that take meet, and for chunks with even and with odd numbers, that one was put, and that it was taken.
   BulkBarrier takers, put[2], taken[2];
   uint32_t goesOn[2];
 };
-struct LanesOfCall {
+// The shared memory of a block: its lanes, and whether a thread has given up.
+struct LanesShared {
   LaneWords of[LanesOfBlock];
   uint32_t failed;
 };
@@ -57,13 +58,13 @@ struct LanesOfCall {
 template <class Words, bool Averages>
 struct BulkLane {
   const CollectiveBlock& b;
-  LanesOfCall& shared;
+  LanesShared& shared;
   LaneWords& words;
   const Chunks chunks;
   // The chunks that are put, and that are taken.
   uint32_t puts, takes;
 
-  MSCCLPP_DEVICE_INLINE BulkLane(const CollectiveBlock& b, LanesOfCall& shared, uint32_t lane)
+  MSCCLPP_DEVICE_INLINE BulkLane(const CollectiveBlock& b, LanesShared& shared, uint32_t lane)
       : b(b),
         shared(shared),
         words(shared.of[lane]),
@@ -150,7 +151,7 @@ MSCCLPP_DEVICE_INLINE void exchangeByLanes(const CollectiveHandle& comm, const C
   CollectiveBlock b(comm, call, true);
   if (!b.begin()) return;
   b.countOthers();
-  __shared__ LanesOfCall shared;
+  __shared__ LanesShared shared;
   const uint32_t threads = b.threads / LanesOfBlock, lane = b.thread / threads, thread = b.thread % threads;
   if (thread == 0) {
     LaneWords& words = shared.of[lane];

@@ -195,6 +195,7 @@ pub(crate) fn run(what: What, options: &Options, joining: &Joining, table: &mut 
     for (n, asked) in all.into_iter().enumerate() {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
+        let builder = builder.overlap(asked.protocol == Some(Protocol::SimpleByBulk));
         let builder = builder.between_nodes(options.between_nodes);
         let builder = match options.connections {
             Some(connections) => builder.connections(connections),

@@ -18,8 +18,9 @@ pub enum Protocol {
     /// in two steps, go straight into [published](crate::Collectives::publish) receive memory, as by [`Protocol::Direct`].
     Simple,
     /// Bulk copies in place of the stores of [`Protocol::Simple`] to the peer, by warps that do nothing else: a few blocks nearly
-    /// fill the link. It needs two ranks, and compute capability 9.0 or later on both. A block has 1024 threads and a
-    /// multiprocessor for itself, and counts as four of those that
+    /// fill the link. It needs two ranks with compute capability 9.0 or later and
+    /// [`CollectivesBuilder::overlap`](crate::CollectivesBuilder::overlap). A block has 1024 threads and a multiprocessor for
+    /// itself, and counts as four of those that
     /// [`CollectivesBuilder::max_blocks`](crate::CollectivesBuilder::max_blocks) allows.
     SimpleByBulk,
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
@@ -279,7 +280,7 @@ impl Selection {
             (Protocol::SimpleByBulk, two_steps) => {
                 let is_for_rows = matches!(query.shape, Shape::Rows(_));
                 let has_room = query.max_blocks >= LANES_OF_BLOCK && query.max_threads >= 1024;
-                let is_of_two = query.ranks == 2 && query.devices.have_bulk_copies();
+                let is_of_two = query.ranks == 2 && query.overlap && query.devices.have_bulk_copies();
                 is_of_two && has_room && !two_steps && !is_for_rows
             }
             (Protocol::Direct, two_steps) => possible.direct && !two_steps,
@@ -390,7 +391,7 @@ pub(crate) mod tests {
         let asked =
             Selection { protocol: Protocol::SimpleByBulk, two_steps: false, blocks: 100, threads: 64 };
         let mended = |max_blocks, max_threads, ranks| {
-            asked.mended(&Query { max_blocks, max_threads, ..query(1 << 30, ranks, ALL) })
+            asked.mended(&Query { max_blocks, max_threads, overlap: true, ..query(1 << 30, ranks, ALL) })
         };
         let by_bulk = |blocks| Selection { blocks, threads: 1024, ..asked };
         assert_eq!(mended(256, 132 * 1024, 2), by_bulk(64));
@@ -399,6 +400,8 @@ pub(crate) mod tests {
         for (max_blocks, max_threads, ranks) in [(3, 33 * 1024, 2), (256, 512, 2), (256, 33 * 1024, 3)] {
             assert_eq!(mended(max_blocks, max_threads, ranks).protocol, Protocol::Simple);
         }
+        let alone = asked.mended(&Query { max_blocks: 256, ..query(1 << 30, 2, ALL) });
+        assert_eq!(alone.protocol, Protocol::Simple, "its kernels are loaded for calls beside other kernels");
         // The kernel of Simple that works together with it has as many lanes, in the same room.
         let simple = by_bulk(32).without_bulk(33 * 1024);
         assert_eq!((simple.protocol, simple.blocks, simple.threads), (Protocol::Simple, 128, 256));

@@ -19,7 +19,7 @@ pub(crate) struct Kernels {
     /// The kernel of [`Protocol::Bulk`], where the device has bulk copies.
     bulk: Option<Kernel>,
     /// The kernels of [`Protocol::SimpleByBulk`], by [`WordOperation`], and behind them those for averages, as in
-    /// `averages_of_two`. Two ranks have them, where the device has bulk copies.
+    /// `averages_of_two`. Two ranks with `overlap` have them, where the device has bulk copies.
     lanes: Option<Vec<Kernel>>,
     /// The kernels of several small calls that reduce, by [`WordOperation`] from the second on.
     groups: [Kernel; 4],
@@ -105,7 +105,7 @@ impl Kernels {
         if has_bulk_copies(gpu.platform(), gpu.properties().compute_capability) {
             let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_BY_BULK)?;
             kernels.bulk = Some(module.kernel("exchange_bulk_move")?);
-            if ranks == 2 {
+            if ranks == 2 && overlap {
                 let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_BY_LANES)?;
                 let words = WORDS.iter().chain(&["f16_avg", "bf16_avg", "f32_avg"]);
                 let lanes = words.map(|words| module.kernel(&format!("exchange_lanes_{words}")));

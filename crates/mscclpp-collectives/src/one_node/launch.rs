@@ -110,8 +110,9 @@ impl OneNode {
         let plan = stepped.as_ref().unwrap_or(plan);
         let collective = self.collective_call(rank, plan, selection, signature);
         // Bulk copies cannot scale numbers, and are slow from other addresses.
-        let is_aligned = |it: &Segment| it.send.0.is_multiple_of(16);
-        if collective.scaled != 0 || !plan.segments.iter().all(is_aligned) {
+        if selection.protocol == Protocol::SimpleByBulk
+            && (collective.scaled != 0 || plan.segments.iter().any(|it| !it.send.0.is_multiple_of(16)))
+        {
             selection = selection.without_bulk(self.max_threads);
         }
         let args = call.keeping(&self.owner).with(self.handle);

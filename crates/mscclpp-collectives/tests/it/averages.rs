@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::support::{BLOCKS_WITH_LANES, Told, builder, by_nodes, ranks, slice, zeros};
+use crate::support::{Told, builder_with_lanes, by_nodes, ranks, slice, zeros};
 use half::{bf16, f16};
 use mscclpp::prelude::*;
 use mscclpp_collectives::{Collectives, Element, NodesModel, Protocol, ReduceOp, Selection};
@@ -166,7 +166,7 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
         ranks(n, |comm, gpu| {
             let told =
                 Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
-            let builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told.clone());
+            let builder = builder_with_lanes(comm, gpu).selector(told.clone());
             let collectives = builder.connect().expect("collectives");
             check(&Connected::ByProtocols(collectives, told), gpu, &[n], seed);
         });

@@ -16,7 +16,7 @@ fn chunks_go_by_any_number_of_blocks() {
 
 #[test]
 fn chunks_go_by_lanes_of_a_block() {
-    chunks_of(2, Protocol::SimpleByBulk, |builder| builder.max_blocks(12).scratch(2 << 20));
+    chunks_of(2, Protocol::SimpleByBulk, |builder| builder.max_blocks(12).overlap(true).scratch(2 << 20));
 }
 
 /// The number of blocks is not given, so it is what there is room for.

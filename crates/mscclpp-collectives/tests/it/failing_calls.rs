@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{BLOCKS_WITH_LANES, Told, abort_ends_waits, builder, by_nodes::on, ranks, zeros};
+use crate::support::{Told, abort_ends_waits, builder, builder_with_lanes, by_nodes::on, ranks, zeros};
 use mscclpp::{ErrorKind, gpu::Abort, prelude::*};
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, DataType, DeviceSlice, Error, Kind, Protocol, ReduceOp, Request,
@@ -275,7 +275,7 @@ fn an_abort_ends_waits() {
         let protocols = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple, Protocol::SimpleByBulk];
         for (protocol, blocks) in protocols.into_iter().zip([1, 2, 3, 2]) {
             let told = Told::new(Selection { protocol, two_steps: false, blocks, threads: 64 });
-            let builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told);
+            let builder = builder_with_lanes(comm, gpu).selector(told);
             let collectives = builder.connect().expect("collectives");
             abort_ends_waits(comm, gpu, &collectives);
         }

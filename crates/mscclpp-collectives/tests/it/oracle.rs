@@ -4,7 +4,7 @@
 //! Every two values of every two parameters come about in each run, the rest is random. `the_full_product` has all
 //! of them; it takes minutes: `ci/run.sh collectives`.
 
-use crate::support::{BLOCKS_WITH_LANES, Told, builder, pairs, platform, ranks, reference};
+use crate::support::{Told, builder_with_lanes, pairs, platform, ranks, reference};
 use mscclpp::prelude::*;
 use mscclpp_collectives::{DataType, Kind, Protocol, ReduceOp, Request, Selection};
 use mscclpp_test_support::Random;
@@ -214,7 +214,7 @@ fn check_all(nodes: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cas
             Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
         // Where memory is registered, calls of Simple that move go directly, too.
         let [without, with] = [(); 2].map(|()| {
-            let mut builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told.clone());
+            let mut builder = builder_with_lanes(comm, gpu).selector(told.clone());
             if let Some(transport) = nodes {
                 // Nodes of one rank each, with small chunks and parts.
                 let node = format!("n{}", comm.bootstrap().rank());

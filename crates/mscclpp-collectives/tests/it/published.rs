@@ -9,7 +9,7 @@ use std::{
 
 mod sums;
 
-use crate::support::{BLOCKS_WITH_LANES, Told, builder, ranks, slice, zeros};
+use crate::support::{Told, builder, builder_with_lanes, ranks, slice, zeros};
 use mscclpp::{ErrorKind, Gpu, Platform, gpu::Graph};
 use mscclpp_collectives::{Collectives, DeviceSlice, Protocol, Published, Selection};
 use mscclpp_test_support::{LIMIT, Random};
@@ -60,7 +60,7 @@ fn publish_at_random(n: usize, rounds: u32) {
         let told = Told::new(SIMPLE);
         // The scratch is so small that a lane has more chunks than its ring has places.
         let (scratch, most) = if n == 2 { (1 << 20, 80_000) } else { (4 << 20, 12_000) };
-        let builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).scratch(scratch);
+        let builder = builder_with_lanes(comm, gpu).scratch(scratch);
         let collectives = builder.selector(told.clone()).connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));

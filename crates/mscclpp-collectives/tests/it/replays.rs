@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{BLOCKS_WITH_LANES, Told, builder, ranks, slice, zeros};
+use crate::support::{Told, builder, builder_with_lanes, ranks, slice, zeros};
 use mscclpp::gpu::Graph;
 use mscclpp_collectives::{Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
@@ -25,7 +25,7 @@ fn take_turns(rounds: u64) {
     ranks(2, |comm, gpu| {
         let told =
             Told::new(Selection { protocol: Protocol::Ll16, two_steps: false, blocks: 1, threads: 32 });
-        let builder = builder(comm, gpu).max_blocks(BLOCKS_WITH_LANES).selector(told.clone());
+        let builder = builder_with_lanes(comm, gpu).selector(told.clone());
         let collectives = builder.connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let mut random = Random::with_seed(seed);

@@ -117,8 +117,10 @@ pub(crate) fn builder(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
     Collectives::builder(comm, gpu).max_blocks(3).scratch(16 << 20)
 }
 
-/// The most blocks of a call, with which one by [`Protocol::SimpleByBulk`] has up to two.
-pub(crate) const BLOCKS_WITH_LANES: u32 = 8;
+/// The builder of collectives whose calls may go by [`Protocol::SimpleByBulk`], with up to two blocks.
+pub(crate) fn builder_with_lanes(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
+    builder(comm, gpu).max_blocks(8).overlap(true)
+}
 
 /// Does what it was told last.
 #[derive(Debug, Clone)]

@@ -180,7 +180,13 @@ impl<'a> Bench<'a> {
         let choices =
             (0..ranks).map(|rank| choices(options, shape, tokens, seed + rank as u64)).collect::<Vec<_>>();
         let most = ranks * tokens;
-        let rows = experts.n_local() * most.max(128);
+        let local = experts.n_local();
+        let rows_of = |layout: &AskedLayout| match layout {
+            AskedLayout::Rank | AskedLayout::Token => most,
+            AskedLayout::Expert => local * most,
+            AskedLayout::Flat => most * top_k.min(local) + 128 * local,
+        };
+        let rows = options.layouts.iter().map(rows_of).max().unwrap_or(most);
         let allocate = |bytes: usize| gpu.allocate((bytes as u64).max(16));
         let came = if options.bf16 { vec![2 * hidden] } else { vec![hidden, 4 * hidden.div_ceil(128)] };
         let came = came.into_iter().map(|bytes| allocate(rows * bytes)).collect::<Result<Vec<_>, _>>()?;

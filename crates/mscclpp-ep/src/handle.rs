@@ -32,7 +32,7 @@ pub(crate) const SAID_ALL: u32 = 1 << 31;
 /// `EpLostChoices`.
 pub(crate) const LOST_CHOICES: u64 = 6;
 /// `EpFirstEpoch`.
-pub(crate) const FIRST_EPOCH: u64 = 8;
+pub(crate) const FIRST_EPOCH: u64 = 12;
 /// The number of problems of `EpProblem`.
 pub(crate) const PROBLEMS: u64 = 6;
 

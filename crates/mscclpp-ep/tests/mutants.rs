@@ -44,8 +44,8 @@ struct Mutant {
 #[rustfmt::skip]
 const MUTANTS: &[Mutant] = &[
     Mutant { name: "a_signal_releases_nothing", change: [
-        "detail::reduceAdd<MemoryOrder::Release, MemoryScope::System>(line(thread, ep.rank, EpArrived",
-        "detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::System>(line(thread, ep.rank, EpArrived"] },
+        "detail::reduceAdd<MemoryOrder::Release, MemoryScope::System>(line(r, ep.rank, EpArrived",
+        "detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::System>(line(r, ep.rank, EpArrived"] },
     Mutant { name: "a_signal_does_not_wait_for_the_block", change: [
         "uint32_t phase) const {\n    blockSync();", "uint32_t phase) const {"] },
     Mutant { name: "a_wait_acquires_nothing", change: [
@@ -77,6 +77,13 @@ const MUTANTS: &[Mutant] = &[
         "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), b.epoch});", ""] },
     Mutant { name: "a_token_is_summed_before_all_phases_have_arrived", change: [
         "if (arrived <= phase) failed", "if (arrived < phase) failed"] },
+    Mutant { name: "a_phase_is_signalled_before_all_warps_have_sent", change: [
+        "return warpShuffle(before, 0) + 1 == b.warpsOfBlock();", "return warpShuffle(before, 0) == 0;"] },
+    Mutant { name: "a_warp_counts_itself_without_a_release", change: [
+        "detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Block, MemorySpace::Any>(heads.sent",
+        "detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Block, MemorySpace::Any>(heads.sent"] },
+    Mutant { name: "the_turns_of_the_next_call_do_not_begin_with_0", change: [
+        "detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(turnsOf(b.epoch + 1), uint64_t{0});", ""] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: [
         "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of",
         "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of"] },

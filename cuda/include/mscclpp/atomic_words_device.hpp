@@ -25,8 +25,9 @@ constexpr MemoryOrder memoryOrderRelease = MemoryOrder::Release;
 constexpr MemoryOrder memoryOrderAcqRel = MemoryOrder::AcquireRelease;
 constexpr MemoryOrder memoryOrderSeqCst = MemoryOrder::SequentiallyConsistent;
 
-// The threads among which the order holds. Device: those of this GPU. System: also those of other GPUs and of the host.
-enum class MemoryScope { Device, System };
+// The threads among which the order holds. Device: those of this GPU. System: also those of other GPUs and of the host. Block:
+// those of this block; sequentially consistent accesses have not this one.
+enum class MemoryScope { Device, System, Block };
 constexpr MemoryScope scopeDevice = MemoryScope::Device;
 constexpr MemoryScope scopeSystem = MemoryScope::System;
 
@@ -57,7 +58,9 @@ MSCCLPP_DEVICE_INLINE uint64_t globalAddress(T* pointer) {
 // instantiated.
 #define MSCCLPP_PTX_SCOPED(OPERATION, ORDER, REST, ...)      \
   do {                                                       \
-    if constexpr (S == MemoryScope::Device)                  \
+    if constexpr (S == MemoryScope::Block)                   \
+      asm volatile(OPERATION ORDER ".cta" REST __VA_ARGS__); \
+    else if constexpr (S == MemoryScope::Device)             \
       asm volatile(OPERATION ORDER ".gpu" REST __VA_ARGS__); \
     else                                                     \
       asm volatile(OPERATION ORDER ".sys" REST __VA_ARGS__); \
@@ -236,7 +239,9 @@ constexpr int hipOrder(MemoryOrder order) {
 }
 
 constexpr int hipScope(MemoryScope scope) {
-  return scope == MemoryScope::Device ? __HIP_MEMORY_SCOPE_AGENT : __HIP_MEMORY_SCOPE_SYSTEM;
+  return scope == MemoryScope::Block    ? __HIP_MEMORY_SCOPE_WORKGROUP
+         : scope == MemoryScope::Device ? __HIP_MEMORY_SCOPE_AGENT
+                                        : __HIP_MEMORY_SCOPE_SYSTEM;
 }
 
 // A compare-and-swap that fails only loads, and a load cannot release.
@@ -311,7 +316,7 @@ constexpr mscclpp_sim::Order hostOrder(MemoryOrder order) {
                                          : mscclpp_sim::Order::AcquireRelease;
 }
 constexpr mscclpp_sim::Scope hostScope(MemoryScope scope) {
-  return scope == MemoryScope::Device ? mscclpp_sim::Scope::Device : mscclpp_sim::Scope::System;
+  return scope == MemoryScope::System ? mscclpp_sim::Scope::System : mscclpp_sim::Scope::Device;
 }
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE T load(const T* word) {

@@ -92,6 +92,8 @@ MSCCLPP_DEVICE_INLINE uint32_t subsOf(uint32_t rows, uint32_t warps, uint32_t mo
 // memory.
 struct EpHeads {
   uint32_t rows[EpMaxRanks], tokens[EpMaxRanks], areOther[EpMaxRanks];
+  // X7. How many warps of a block of a combine have sent what they send in each phase.
+  uint32_t sent[EpPhases];
 };
 
 // A block of a call of one micro-batch and direction. Made by all threads of each block of the launch, whose blocks and
@@ -220,10 +222,12 @@ struct EpBlock {
   // threads call it.
   MSCCLPP_DEVICE_INLINE void signal(uint32_t of, uint32_t all, uint32_t phase) const {
     blockSync();
-    if (thread < ep.ranks) {
-      detail::reduceAdd<MemoryOrder::Release, MemoryScope::System>(line(thread, ep.rank, EpArrived + phase, direction),
-                                                                  share(of, all));
-    }
+    tellArrived(thread, of, all, phase);
+  }
+  // The same for what the calling threads know to be sent. Thread r tells rank r.
+  MSCCLPP_DEVICE_INLINE void tellArrived(uint32_t r, uint32_t of, uint32_t all, uint32_t phase) const {
+    if (r >= ep.ranks) return;
+    detail::reduceAdd<MemoryOrder::Release, MemoryScope::System>(line(r, ep.rank, EpArrived + phase, direction), share(of, all));
   }
   // Counts the block, number `of` of `all`, for the phases from `phase` to `end` - 1, in which it sends nothing.
   MSCCLPP_DEVICE_INLINE void skip(uint32_t of, uint32_t all, uint32_t phase, uint32_t end) const {

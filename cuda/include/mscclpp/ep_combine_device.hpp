@@ -50,6 +50,13 @@ struct EpCombiner : EpTermSums<Type> {
 
   // Does the combine, or one of its EpHalves.
   MSCCLPP_DEVICE_INLINE void run(uint32_t halves) {
+    if constexpr (!ByPackets) {
+      // X7.
+      if (b.thread < EpPhases) heads.sent[b.thread] = 0;
+      if (b.block == 0 && b.thread == 0 && halves != EpReceives) {
+        detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(turnsOf(b.epoch + 1), uint64_t{0});
+      }
+    }
     if (b.thread < ep.ranks) {
       heads.rows[b.thread] = load4(tables->received + b.thread);
       heads.tokens[b.thread] = load4(tables->theirs + b.thread);
@@ -112,6 +119,8 @@ struct EpCombiner : EpTermSums<Type> {
 
   // ---- the experts' rank
 
+  // Sends the rows that go back, as one of `senders` blocks. All threads of the block call it. Returns false if a wait was given
+  // up.
   MSCCLPP_DEVICE_INLINE bool send(uint32_t senders, uint32_t phases) const {
     const uint32_t warps = b.warpsOfBlock() * senders, warp = b.warpOfBlock() * senders + b.number;
     const bool sums = call.exact == 0 && call.oneRow == 0;
@@ -121,6 +130,10 @@ struct EpCombiner : EpTermSums<Type> {
     for (uint32_t r = 0; r < ep.ranks; ++r) {
       const uint32_t some = rowsOfPhase(heads.rows[r], heads.tokens[r]);
       if (some > rows) rows = some;
+    }
+    if constexpr (!ByPackets) {
+      const bool areMany = phases != 1 && rows >= EpRowsByTurns && senders >= EpSendersByTurns;
+      if (areMany && call.oneRow != 0 && ep.ranks == 2) return sendByTurns(senders);
     }
     // Rows that are sent as they are need no set-up, so their parts are shared out; others so only if there are few.
     // This rank's own rows stay where they are then.
@@ -144,6 +157,44 @@ struct EpCombiner : EpTermSums<Type> {
     }
     if constexpr (!ByPackets) b.skip(b.block, senders, phases, EpPhases);
     return !failed;
+  }
+
+  // X7. Sends many rows as they are to the one other rank. Multiprocessors do not all send at the same speed, so a warp takes one
+  // part of a row after the other, and waits for no other warp. The last warp of the block that has begun a later phase signals
+  // those before. Always returns true.
+  MSCCLPP_DEVICE_INLINE bool sendByTurns(uint32_t senders) const {
+    const uint32_t other = 1 - ep.rank, rows = heads.rows[other], each = rowsOfPhase(rows, heads.tokens[other]), subs = parts();
+    const uint32_t turns = each * subs;
+    uint32_t next = b.lane == 0 ? takeTurn() : 0, phase = 0;
+#pragma unroll 1
+    while (true) {
+      const uint32_t turn = warpShuffle(next, 0), began = turn < turns * EpPhases ? turn / turns : EpPhases;
+      for (; phase < began; ++phase) {
+        if (isLastOfPhase(phase)) b.tellArrived(b.lane, b.block, senders, phase);
+      }
+      if (phase == EpPhases) return true;
+      // The next number is on its way while the warp sends.
+      if (b.lane == 0) next = takeTurn();
+      const uint32_t row = turn / subs;
+      // Behind the last row there are none.
+      if (row < rows) sendOnlyRow(other, row, turn - row * subs, subs);
+    }
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t* turnsOf(uint64_t epoch) const {
+    return ep.words + EpTurns + b.microBatch * 2 + (epoch & 1);
+  }
+  // Returns a number that no other thread of the call gets, the smallest that is left.
+  MSCCLPP_DEVICE_INLINE uint32_t takeTurn() const {
+    return static_cast<uint32_t>(detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(turnsOf(b.epoch), uint64_t{1}));
+  }
+  // Returns whether all other warps of the block have sent what they send in a phase, too. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE bool isLastOfPhase(uint32_t phase) const {
+    uint32_t before = 0;
+    warpSync();
+    if (b.lane == 0) {
+      before = detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Block, MemorySpace::Any>(heads.sent + phase, 1u);
+    }
+    return warpShuffle(before, 0) + 1 == b.warpsOfBlock();
   }
 
   // Word i has the weights of choices 2 i and 2 i + 1. They go to the experts' ranks, or with EpCombine::rowWeights back.
@@ -200,8 +251,7 @@ struct EpCombiner : EpTermSums<Type> {
   MSCCLPP_DEVICE_INLINE bool sendRow(uint32_t owner, uint32_t row, uint32_t sub, uint32_t subs) const {
     uint8_t* const place = partRow(owner, ep.rank, row);
     if (call.oneRow != 0) {
-      sendWhole(place, onlyRow(owner, row), sub, subs);
-      if (call.rowWeights != nullptr && sub == 0) sendRowWeights(owner, row);
+      sendOnlyRow(owner, row, sub, subs);
       return true;
     }
     if (!noteTerms(owner, row)) return false;
@@ -242,6 +292,12 @@ struct EpCombiner : EpTermSums<Type> {
   MSCCLPP_DEVICE_INLINE const uint8_t* onlyRow(uint32_t owner, uint32_t row) const {
     const uint64_t at = numberOf(ep, call, heads, owner, row);
     return at < call.outRows ? call.rows + at * ep.resultBytes : nullptr;
+  }
+
+  // The same of the one row of a token, as it is.
+  MSCCLPP_DEVICE_INLINE void sendOnlyRow(uint32_t owner, uint32_t row, uint32_t sub, uint32_t subs) const {
+    sendWhole(partRow(owner, ep.rank, row), onlyRow(owner, row), sub, subs);
+    if (call.rowWeights != nullptr && sub == 0) sendRowWeights(owner, row);
   }
 
   // Sends the weights of the row of a token to its rank, or zeros if there is no memory for the row. All threads of a warp call

@@ -223,16 +223,18 @@ struct EpSender : EpDispatchBlock {
       failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), b.epoch});
     }
     if (blockAny(failed)) return false;
-    // Several threads share the blocks of an expert.
-    const uint32_t sharing = b.threads > all ? b.threads / all : 1;
-    for (uint32_t i = b.thread; i < all * sharing; i += b.threads) {
-      const uint32_t share = i / all, of = i - share * all;
-      uint32_t sum = 0;
+    // Several threads share the blocks of two experts, whose counts are the halves of a word.
+    const uint32_t words = (all + 1) / 2, sharing = b.threads > words ? b.threads / words : 1;
+    for (uint32_t i = b.thread; i < words * sharing; i += b.threads) {
+      const uint32_t share = i / words, of = i - share * words;
+      uint64_t sum = 0;
 #pragma unroll 8
-      for (uint32_t block = share; block < b.block; block += sharing) {
-        sum += load4(reinterpret_cast<const uint32_t*>(b.countsOf(block) + 1) + of);
+      for (uint32_t block = share; block < b.block; block += sharing) sum += load8(b.countsOf(block) + 1 + of);
+#pragma unroll
+      for (uint32_t half = 0; half < 2 && 2 * of + half < all; ++half) {
+        const uint32_t count = static_cast<uint32_t>(sum >> (32 * half));
+        detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(counts + 2 * of + half, count);
       }
-      detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(counts + of, sum);
     }
     blockSync();
     for (uint32_t of = b.thread; of < all; of += b.threads) totals()[of] += counts[of];

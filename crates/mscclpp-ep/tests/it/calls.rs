@@ -22,9 +22,14 @@ fn random_routings_have_the_rows_and_the_bits_of_the_oracle() {
 #[test]
 fn rows_may_be_short_or_long_and_choices_many() {
     let mut random = Random::new();
-    for (hidden, top_k, experts, capacity) in
-        [(8, 1, 2, 3), (16384, 2, 4, 2), (32, 64, 70, 5), (12, 8, 256, 140), (7168, 8, 32, 3)]
-    {
+    for (hidden, top_k, experts, capacity) in [
+        (8, 1, 2, 3),
+        (16384, 2, 4, 2),
+        (32, 64, 70, 5),
+        (12, 8, 256, 140),
+        (7168, 8, 32, 3),
+        (16, 2, 4, 700),
+    ] {
         let (mut model, options) = any(&mut random);
         (model.hidden, model.top_k, model.experts, model.capacity) = (hidden, top_k, experts, capacity);
         model.map = (0..experts).map(|expert| expert * model.ranks / experts).collect();

@@ -271,11 +271,15 @@ impl PyCollectives {
     #[pyo3(signature = (stream: "int"))]
     fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let made = self.inner.get()?;
-        waited(py, move || {
-            made.collectives.synchronize(&device::stream(made.collectives.gpu(), stream)?)?;
-            made.copies.forget();
-            Ok(())
-        })
+        let stream = device::stream(made.collectives.gpu(), stream).or_raise()?;
+        waiting::wait_for_stream(py, stream, move |stream| {
+            let done = made.collectives.synchronize(stream);
+            if done.is_ok() {
+                made.copies.forget();
+            }
+            Ok::<_, mscclpp::Error>(done)
+        })?
+        .map_err(raised)
     }
 
     /// The number of the capture that a stream is part of. None if no capture is active.

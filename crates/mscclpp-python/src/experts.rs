@@ -339,11 +339,15 @@ impl PyExperts {
     #[pyo3(signature = (stream: "int"))]
     fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let made = self.inner.get()?;
-        waited(py, move || {
-            made.experts.synchronize(&device::stream(&made.gpu, stream)?)?;
-            made.copies.forget();
-            Ok(())
-        })
+        let stream = device::stream(&made.gpu, stream).or_raise()?;
+        waiting::wait_for_stream(py, stream, move |stream| {
+            let done = made.experts.synchronize(stream);
+            if done.is_ok() {
+                made.copies.forget();
+            }
+            Ok::<_, mscclpp::Error>(done)
+        })?
+        .map_err(raised)
     }
 
     /// Raises an error if a complete call failed. Does not block.

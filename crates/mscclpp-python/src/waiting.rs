@@ -11,7 +11,7 @@ use std::{
 };
 
 use mscclpp::{
-    Error, ErrorKind,
+    Error, ErrorKind, Stream,
     errors::{BootstrapError, CoreError, GpuError},
 };
 use mscclpp_os::waiting::{FIRST_LOG, LongWait};
@@ -37,6 +37,27 @@ where
     }
     elsewhere(py, work, || Ok(()))?.or_raise()
 }
+
+/// Calls `work`, which waits for all work in a stream. Waits like [`wait`], but starts a thread only if the stream has not
+/// ended its work in a short time: to start one takes longer than most of these waits.
+pub(crate) fn wait_for_stream<T, E>(
+    py: Python<'_>,
+    stream: Stream,
+    work: impl FnOnce(&Stream) -> Result<T, E> + Send + 'static,
+) -> PyResult<T>
+where
+    T: Send + 'static,
+    E: Into<Error> + Send + 'static,
+{
+    // `work` reports the errors of the stream.
+    if matches!(py.detach(|| stream.query_timeout(SHORT)), Ok(true)) {
+        return py.detach(move || work(&stream)).or_raise();
+    }
+    wait(py, move || work(&stream))
+}
+
+/// How long the main thread waits for a stream without checks for signals.
+const SHORT: Duration = Duration::from_millis(20);
 
 /// Waits like [`wait`], in any thread, for work that cannot be ended. [`GivenUp::give_up`] ends the wait.
 pub(crate) fn wait_until_given_up<T, E>(

@@ -247,7 +247,14 @@ impl Collectives {
         Ok(self.engine.prediction(&self.rank, &plan))
     }
 
-    /// Waits until all work of `stream` is complete, and says what became of its collectives. With
+    /// Whether the ranks compare their calls: see [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls).
+    #[must_use]
+    pub fn compares_calls(&self) -> bool {
+        self.rank.options.checks()
+    }
+
+    /// Waits until all work of `stream` is complete, and says what became of its collectives. If the ranks compare their calls,
+    /// it first waits until all have made those that this rank has made. With
     /// [`CollectivesBuilder::timeout`](crate::CollectivesBuilder::timeout), it aborts them after that time.
     ///
     /// # Errors

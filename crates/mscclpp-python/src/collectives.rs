@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{Communicator, DevicePtr, Platform, Report, engine::LastCall, gpu::Abort as _};
+use mscclpp::{Communicator, DevicePtr, Platform, Report, Stream, engine::LastCall, gpu::Abort as _};
 use mscclpp_collectives::{Collectives, Error, Published, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -272,14 +272,16 @@ impl PyCollectives {
     fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let made = self.inner.get()?;
         let stream = device::stream(made.collectives.gpu(), stream).or_raise()?;
-        waiting::wait_for_stream(py, stream, move |stream| {
-            let done = made.collectives.synchronize(stream);
-            if done.is_ok() {
-                made.copies.forget();
-            }
-            Ok::<_, mscclpp::Error>(done)
-        })?
-        .map_err(raised)
+        let compares = made.collectives.compares_calls();
+        let work = move |stream: &Stream| -> Result<_, mscclpp::Error> {
+            Ok(made.collectives.synchronize(stream).map(|()| made.copies.forget()))
+        };
+        // A comparison also waits until the other ranks have made their calls.
+        let done = match compares {
+            true => waiting::wait(py, move || work(&stream)),
+            false => waiting::wait_for_stream(py, stream, work),
+        };
+        done?.map_err(raised)
     }
 
     /// The number of the capture that a stream is part of. None if no capture is active.

@@ -340,14 +340,10 @@ impl PyExperts {
     fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let made = self.inner.get()?;
         let stream = device::stream(&made.gpu, stream).or_raise()?;
-        waiting::wait_for_stream(py, stream, move |stream| {
-            let done = made.experts.synchronize(stream);
-            if done.is_ok() {
-                made.copies.forget();
-            }
-            Ok::<_, mscclpp::Error>(done)
-        })?
-        .map_err(raised)
+        let done = waiting::wait_for_stream(py, stream, move |stream| {
+            Ok::<_, mscclpp::Error>(made.experts.synchronize(stream).map(|()| made.copies.forget()))
+        });
+        done?.map_err(raised)
     }
 
     /// Raises an error if a complete call failed. Does not block.

@@ -38,8 +38,8 @@ where
     elsewhere(py, work, || Ok(()))?.or_raise()
 }
 
-/// Calls `work`, which waits for all work in a stream. Waits like [`wait`], but starts a thread only if the stream has not
-/// ended its work in a short time: to start one takes longer than most of these waits.
+/// Calls `work`, which waits for the work in a stream and then for nothing. Waits like [`wait`], but starts a thread only if
+/// the work in the stream takes long: to start one takes longer than most of these waits.
 pub(crate) fn wait_for_stream<T, E>(
     py: Python<'_>,
     stream: Stream,
@@ -56,7 +56,7 @@ where
     wait(py, move || work(&stream))
 }
 
-/// How long the main thread waits for a stream without checks for signals.
+/// How long a stream may take until a thread is started. Signals are not handled meanwhile.
 const SHORT: Duration = Duration::from_millis(20);
 
 /// Waits like [`wait`], in any thread, for work that cannot be ended. [`GivenUp::give_up`] ends the wait.

@@ -139,6 +139,19 @@ kernel("plain.cu", "spin").launch_kernel((stop,), 1, 1, 0, None)
 """,
         "mscclpp.synchronize()",
     ),
+    "calls that are compared": Wait(
+        """
+comms, theirs = [Communicator(bootstrap) for bootstrap in first_of_two()], []
+join = lambda comm: mscclpp.Collectives(comm, 0, check_calls=True)
+thread = threading.Thread(target=lambda: theirs.append(join(comms[1])))
+thread.start()
+collectives = join(comms[0])
+thread.join()
+collectives.send(numpy.ones(8, numpy.float32), 1)  # which is complete, and the other rank does not receive
+""",
+        "collectives.synchronize(0)",
+        "collectives.abort()",
+    ),
     "drop": Wait(
         """
 entered, leave = threading.Event(), threading.Event()

@@ -82,8 +82,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "a_warp_counts_itself_without_a_release", change: [
         "detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Block, MemorySpace::Any>(heads.sent",
         "detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Block, MemorySpace::Any>(heads.sent"] },
-    Mutant { name: "the_turns_of_the_next_call_do_not_begin_with_0", change: [
-        "detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(turnsOf(b.epoch + 1), uint64_t{0});", ""] },
+    Mutant { name: "the_counter_of_the_next_call_does_not_begin_with_0", change: [
+        "detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(partCounter(b.epoch + 1), uint64_t{0});", ""] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: [
         "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of",
         "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of"] },

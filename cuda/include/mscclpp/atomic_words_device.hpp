@@ -26,7 +26,7 @@ constexpr MemoryOrder memoryOrderAcqRel = MemoryOrder::AcquireRelease;
 constexpr MemoryOrder memoryOrderSeqCst = MemoryOrder::SequentiallyConsistent;
 
 // The threads among which the order holds. Device: those of this GPU. System: also those of other GPUs and of the host. Block:
-// those of this block; sequentially consistent accesses have not this one.
+// those of this block; sequentially consistent accesses do not have this scope.
 enum class MemoryScope { Device, System, Block };
 constexpr MemoryScope scopeDevice = MemoryScope::Device;
 constexpr MemoryScope scopeSystem = MemoryScope::System;

@@ -36,14 +36,14 @@ enum EpLimits : uint32_t {
 };
 
 // The tokens that a block routes at once, and the words in which each of them has a bit; and how many tokens are many for a
-// combine; and how many the rows of one of its phases are, and the blocks that send them, if warps take parts of rows by turns.
-// Those of simulated devices are so few that tests have more.
+// combine. Those of simulated devices are so few that tests have more.
+// The fewest rows of a phase, and the fewest blocks that send, with which the warps of a combine share a counter: see X7.
 #if defined(MSCCLPP_DEVICE_SIM)
 enum EpTokens : uint32_t { EpTokensAtOnce = 4, EpMarkWords = 2, EpManyTokens = 6 };
-enum EpByTurns : uint32_t { EpRowsByTurns = 1, EpSendersByTurns = 1 };
+enum EpDynamic : uint32_t { EpDynamicRows = 1, EpDynamicSenders = 1 };
 #else
 enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 512 };
-enum EpByTurns : uint32_t { EpRowsByTurns = 512, EpSendersByTurns = 16 };
+enum EpDynamic : uint32_t { EpDynamicRows = 512, EpDynamicSenders = 16 };
 #endif
 
 // The looks of a thread for packets before it calls a function that waits for them. The look that finds packets has their data;
@@ -94,8 +94,8 @@ enum EpWords : uint32_t {
   // A bit for each rank that is lost, if calls survive that; and how many choices were dropped for that.
   EpLost = 5,
   EpLostChoices = 6,
-  // For each micro-batch two words, for combines with even and with odd epochs: how many parts of rows warps have taken, see X7.
-  EpTurns = 8,
+  // For each micro-batch two words, for combines with even and with odd epochs: the next part of the rows that are sent, see X7.
+  EpNextPart = 8,
   EpFirstEpoch = 12,
 };
 

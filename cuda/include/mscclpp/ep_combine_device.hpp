@@ -51,10 +51,10 @@ struct EpCombiner : EpTermSums<Type> {
   // Does the combine, or one of its EpHalves.
   MSCCLPP_DEVICE_INLINE void run(uint32_t halves) {
     if constexpr (!ByPackets) {
-      // X7.
+      // X7. The counts of this call, and the counter of the next one.
       if (b.thread < EpPhases) heads.sent[b.thread] = 0;
       if (b.block == 0 && b.thread == 0 && halves != EpReceives) {
-        detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(turnsOf(b.epoch + 1), uint64_t{0});
+        detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(partCounter(b.epoch + 1), uint64_t{0});
       }
     }
     if (b.thread < ep.ranks) {
@@ -132,8 +132,11 @@ struct EpCombiner : EpTermSums<Type> {
       if (some > rows) rows = some;
     }
     if constexpr (!ByPackets) {
-      const bool areMany = phases != 1 && rows >= EpRowsByTurns && senders >= EpSendersByTurns;
-      if (areMany && call.oneRow != 0 && ep.ranks == 2) return sendByTurns(senders);
+      const bool areMany = phases != 1 && rows >= EpDynamicRows && senders >= EpDynamicSenders;
+      if (areMany && call.oneRow != 0 && ep.ranks == 2) {
+        sendDynamically(senders);
+        return true;
+      }
     }
     // Rows that are sent as they are need no set-up, so their parts are shared out; others so only if there are few.
     // This rank's own rows stay where they are then.
@@ -159,33 +162,33 @@ struct EpCombiner : EpTermSums<Type> {
     return !failed;
   }
 
-  // X7. Sends many rows as they are to the one other rank. Multiprocessors do not all send at the same speed, so a warp takes one
-  // part of a row after the other, and waits for no other warp. The last warp of the block that has begun a later phase signals
-  // those before. Always returns true.
-  MSCCLPP_DEVICE_INLINE bool sendByTurns(uint32_t senders) const {
-    const uint32_t other = 1 - ep.rank, rows = heads.rows[other], each = rowsOfPhase(rows, heads.tokens[other]), subs = parts();
-    const uint32_t turns = each * subs;
-    uint32_t next = b.lane == 0 ? takeTurn() : 0, phase = 0;
+  // X7. Sends many rows as they are to the one other rank. Multiprocessors do not all send at the same speed, so warps have no
+  // equal shares: a warp takes the next part of a row when it has sent one, and waits for no other warp. The last warp of the
+  // block that has begun a later phase signals those before.
+  MSCCLPP_DEVICE_INLINE void sendDynamically(uint32_t senders) const {
+    const uint32_t other = 1 - ep.rank, rows = heads.rows[other], each = rowsOfPhase(rows, heads.tokens[other]);
+    const uint32_t partsOfRow = parts(), partsOfPhase = each * partsOfRow;
+    uint32_t next = b.lane == 0 ? takePart() : 0, phase = 0;
 #pragma unroll 1
     while (true) {
-      const uint32_t turn = warpShuffle(next, 0), began = turn < turns * EpPhases ? turn / turns : EpPhases;
+      const uint32_t part = warpShuffle(next, 0), began = part < partsOfPhase * EpPhases ? part / partsOfPhase : EpPhases;
       for (; phase < began; ++phase) {
         if (isLastOfPhase(phase)) b.tellArrived(b.lane, b.block, senders, phase);
       }
-      if (phase == EpPhases) return true;
+      if (phase == EpPhases) return;
       // The next number is on its way while the warp sends.
-      if (b.lane == 0) next = takeTurn();
-      const uint32_t row = turn / subs;
-      // Behind the last row there are none.
-      if (row < rows) sendOnlyRow(other, row, turn - row * subs, subs);
+      if (b.lane == 0) next = takePart();
+      const uint32_t row = part / partsOfRow;
+      // The last phase may have fewer rows.
+      if (row < rows) sendOnlyRow(other, row, part - row * partsOfRow, partsOfRow);
     }
   }
-  MSCCLPP_DEVICE_INLINE uint64_t* turnsOf(uint64_t epoch) const {
-    return ep.words + EpTurns + b.microBatch * 2 + (epoch & 1);
+  MSCCLPP_DEVICE_INLINE uint64_t* partCounter(uint64_t epoch) const {
+    return ep.words + EpNextPart + b.microBatch * 2 + (epoch & 1);
   }
-  // Returns a number that no other thread of the call gets, the smallest that is left.
-  MSCCLPP_DEVICE_INLINE uint32_t takeTurn() const {
-    return static_cast<uint32_t>(detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(turnsOf(b.epoch), uint64_t{1}));
+  // Returns the number of the next part that no warp has taken. One thread of a warp calls it.
+  MSCCLPP_DEVICE_INLINE uint32_t takePart() const {
+    return static_cast<uint32_t>(detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(partCounter(b.epoch), uint64_t{1}));
   }
   // Returns whether all other warps of the block have sent what they send in a phase, too. All threads of a warp call it.
   MSCCLPP_DEVICE_INLINE bool isLastOfPhase(uint32_t phase) const {

@@ -51,12 +51,12 @@
 //     launch that sends stores when it begins. In the peer's stream its call e - 2 has ended before that, with all that it
 //     read. The rows in the layout EpLayoutRank are written by the rank that has them, out of packets.
 //
-// X7. If a combine sends many rows between two ranks, warps take parts of them by turns. A warp adds 1 to a word, relaxed at
-//     device scope, and sends the part with the number that it gets, which no other warp has. The numbers only grow. So a warp
-//     that gets a part of a later phase takes none of those before any more, and counts itself for these in the shared memory of
-//     its block, with acquire and release at block scope. The last warp of a block adds to the word EpArrived, as in X1: its
-//     release covers what it has acquired. Calls with even epochs have one word, and those with odd ones another. A call sets
-//     the word of the next one to 0. Nobody uses that meanwhile, since the call before has ended.
+// X7. If a combine sends many rows between two ranks, its warps share a counter of the parts of the rows. A warp adds 1 to it,
+//     relaxed at device scope, and sends the part with the number that it gets, which no other warp has. The numbers only
+//     grow. So a warp that gets a part of a later phase takes none of those before any more, and counts itself for these in the
+//     shared memory of its block, with acquire and release at block scope. The last warp of a block adds to the word EpArrived,
+//     as in X1: its release covers what it has acquired. Calls with even epochs have one counter, and those with odd ones
+//     another. A call sets the counter of the next one to 0. Nobody uses that meanwhile, since the call before has ended.
 
 #ifndef MSCCLPP_EP_DEVICE_HPP_
 #define MSCCLPP_EP_DEVICE_HPP_

@@ -150,7 +150,6 @@ thread.join()
 collectives.send(numpy.ones(8, numpy.float32), 1)  # which is complete, and the other rank does not receive
 """,
         "collectives.synchronize(0)",
-        "collectives.abort()",
     ),
     "drop": Wait(
         """

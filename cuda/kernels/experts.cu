@@ -1,18 +1,22 @@
 // The kernels of expert parallel layers: see ep_device.hpp.
 // build: compute_90
 
+#include "mscclpp/ep_choices_device.hpp"
 #include "mscclpp/ep_device.hpp"
 
 using namespace mscclpp;
 
 // Each kernel does a whole call, or one of its EpHalves. Profilers show these names as those of C++: mscclpp::ep::dispatch,
 // mscclpp::ep::combine_bf16. DeepEP's tests look for them so.
-extern "C" __global__ void __launch_bounds__(1024) _ZN7mscclpp2ep8dispatchE(
-    const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) {
-  __shared__ detail::EpHeads heads;
-  extern __shared__ uint32_t counts[];
-  detail::dispatchExperts<false>(ep, call, heads, counts, detail::EpGivenRows{}, halves);
-}
+#define EP_DISPATCH(NAME, TRAVEL)                                                                                   \
+  extern "C" __global__ void __launch_bounds__(1024)                                                                \
+      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) { \
+    __shared__ detail::EpHeads heads;                                                                               \
+    extern __shared__ uint32_t counts[];                                                                            \
+    detail::dispatchExperts<detail::EpRows::TRAVEL>(ep, call, heads, counts, detail::EpGivenRows{}, halves);        \
+  }
+EP_DISPATCH(_ZN7mscclpp2ep8dispatchE, AreStored)
+EP_DISPATCH(_ZN7mscclpp2ep15dispatch_by_rowE, AreSignalled)
 
 #define EP_COMBINE(NAME, TYPE)                                                                                     \
   extern "C" __global__ void __launch_bounds__(1024)                                                               \
@@ -33,4 +37,10 @@ extern "C" __global__ void ep_lose(const MSCCLPP_GRID_CONSTANT EpHandle ep, uint
 // Frees the rows of a dispatch without a combine. One block.
 extern "C" __global__ void ep_release(const MSCCLPP_GRID_CONSTANT EpHandle ep, const uint8_t* tables, uint32_t microBatch) {
   detail::EpCombiner<ReduceF32, false>::freeDispatch(detail::EpBlock(ep, microBatch, EpDispatching), tables);
+}
+
+// Counts the choices of tokens. One block.
+extern "C" __global__ void __launch_bounds__(1024) ep_count_choices(const MSCCLPP_GRID_CONSTANT EpChoices choices) {
+  extern __shared__ uint32_t counts[];
+  detail::countChoices(choices, counts);
 }

@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) _ZN7mscclpp2ep19dispatch_by
     const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) {
   __shared__ detail::EpHeads heads;
   extern __shared__ uint32_t counts[];
-  detail::dispatchExperts<true>(ep, call, heads, counts, detail::EpGivenRows{}, halves);
+  detail::dispatchExperts<detail::EpRows::ArePackets>(ep, call, heads, counts, detail::EpGivenRows{}, halves);
 }
 
 #define EP_COMBINE_BY_PACKETS(NAME, TYPE)                                                                          \

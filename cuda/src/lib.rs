@@ -70,6 +70,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
     ("mscclpp/core.hpp", include_str!("../include/mscclpp/core.hpp")),
     ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
+    ("mscclpp/ep_choices_device.hpp", include_str!("../include/mscclpp/ep_choices_device.hpp")),
     ("mscclpp/ep_block_device.hpp", include_str!("../include/mscclpp/ep_block_device.hpp")),
     ("mscclpp/ep_call_device.hpp", include_str!("../include/mscclpp/ep_call_device.hpp")),
     ("mscclpp/ep_combine_device.hpp", include_str!("../include/mscclpp/ep_combine_device.hpp")),

@@ -70,6 +70,7 @@ pub struct Dispatch {
     pub(crate) out: Vec<Memory>,
     pub(crate) micro_batch: usize,
     pub(crate) zero_rest: bool,
+    pub(crate) mask_along: bool,
     pub(crate) ids_into: Option<Memory>,
     pub(crate) weights_into: Option<Memory>,
     pub(crate) sources_into: Option<Memory>,
@@ -93,6 +94,7 @@ impl Dispatch {
             out: Vec::new(),
             micro_batch: 0,
             zero_rest: false,
+            mask_along: false,
             ids_into: None,
             weights_into: None,
             sources_into: None,
@@ -142,7 +144,8 @@ impl Dispatch {
     }
 
     /// Memory for the local experts of each row of the layout: K numbers of the type of `topk_ids`, -1 for experts of other
-    /// ranks. They are stored for rows that came, and for no others. [`Layout::Rank`] has R x C rows.
+    /// ranks. They are stored for rows that came, and for no others, if [`Self::mask_along`] does not say otherwise.
+    /// [`Layout::Rank`] has R x C rows.
     pub fn ids_into(mut self, ids: impl Into<Memory>) -> Self {
         self.ids_into = Some(ids.into());
         self
@@ -190,6 +193,13 @@ impl Dispatch {
     /// Makes the rows of the layout zero that nobody sent: `false`, if not given. Not for [`Layout::Rank`].
     pub fn zero_rest(mut self, zero: bool) -> Self {
         self.zero_rest = zero;
+        self
+    }
+
+    /// Masks what [`Self::ids_into`] and [`Self::weights_into`] get: the ids of rows of the layout that nobody sent become -1, and
+    /// the weights of these rows, and of other ranks' experts, become 0. `false`, if not given. Not for [`Layout::Rank`].
+    pub fn mask_along(mut self, mask: bool) -> Self {
+        self.mask_along = mask;
         self
     }
 }

@@ -4,7 +4,7 @@ use mscclpp::{DeviceBuffer, DevicePtr, Kernel, KernelArgs, gpu::Stream};
 
 use crate::{
     Dispatch, Error, Experts, Layout, Memory, Receive, Result, Routed,
-    handle::{EpDispatch, PARTS},
+    handle::{EpDispatch, PARTS, REST_MASKED, REST_ZERO},
     launch::{Direction, Launch},
     scratch::alignment_of,
 };
@@ -96,7 +96,10 @@ impl Experts {
         self.set_columns(&mut call, dispatch.layout, dispatch.column_major)?;
         call.micro_batch = dispatch.micro_batch as u32;
         call.refused = refused.into();
-        call.zero = (dispatch.zero_rest && dispatch.layout != Layout::Rank).into();
+        if dispatch.layout != Layout::Rank {
+            call.rest =
+                u32::from(dispatch.zero_rest) * REST_ZERO + u32::from(dispatch.mask_along) * REST_MASKED;
+        }
         let id_bytes = dispatch.id_type.size();
         call.id_bytes = id_bytes as u32;
         call.ids = ids.at_least("topk_ids", sent * choices * id_bytes, id_bytes)?;
@@ -139,7 +142,9 @@ impl Experts {
         ];
         let memories = [ids].into_iter().chain(weights).chain(rows).chain(&dispatch.out);
         let memories = memories.chain(along.into_iter().flatten());
-        let launch = self.launch_of(Direction::Dispatch, dispatch.micro_batch, own, call, &tables, memories);
+        let mut launch =
+            self.launch_of(Direction::Dispatch, dispatch.micro_batch, own, call, &tables, memories);
+        launch.by_row = self.goes_by_row(&call);
         let routed = Routed {
             tables,
             tokens: *tokens,
@@ -181,7 +186,7 @@ impl Experts {
         call.micro_batch = routed.micro_batch as u32;
         call.again = 1;
         let memories = rows.iter().chain(out);
-        let launch = self.launch_of(
+        let mut launch = self.launch_of(
             Direction::Dispatch,
             routed.micro_batch,
             KernelArgs::new(),
@@ -189,7 +194,15 @@ impl Experts {
             &routed.tables,
             memories,
         );
+        launch.by_row = self.goes_by_row(&call);
         self.put(launch, stream)
+    }
+
+    /// Whether rows are taken to their places while others come. That takes longer for few tokens, and for rows that are quantised
+    /// on their way, which half of the blocks would do.
+    fn goes_by_row(&self, call: &EpDispatch) -> bool {
+        let copies = call.layout != Layout::Rank.number();
+        copies && self.handle.quantisation == 0 && call.tokens >= self.engine.kernels.many_tokens
     }
 
     /// The parameter of a dispatch of so many tokens, with the memory of its tensors checked.
@@ -214,7 +227,7 @@ impl Experts {
             micro_batch: 0,
             again: 0,
             refused: 0,
-            zero: 0,
+            rest: 0,
         };
         if layout == Layout::Rank {
             return Ok(call);

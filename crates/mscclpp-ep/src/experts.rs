@@ -89,8 +89,10 @@ impl Experts {
         // Below MOST_SHARED.
         let shared_bytes = settings.shared_bytes(n) as u32;
         let room = DeviceRoom::new(&gpu, settings.calls_at_once)?;
-        for (Kernels { dispatch, combine, threads }, most) in &mut ways {
-            for (kernel, shared) in [(&*dispatch, shared_bytes), (combine, 0)] {
+        for (Kernels { dispatch, dispatch_by_row, combine, threads, .. }, most) in &mut ways {
+            let dispatches =
+                [&*dispatch].into_iter().chain(&*dispatch_by_row).map(|kernel| (kernel, shared_bytes));
+            for (kernel, shared) in dispatches.chain([(&*combine, 0)]) {
                 *most = u64::from(room.blocks(&group, kernel, *threads, shared)?).min(*most);
             }
         }

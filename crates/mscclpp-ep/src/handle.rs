@@ -23,6 +23,10 @@ pub(crate) const VECTORS_OF_LINES: u64 = 64;
 pub(crate) const TOKENS_AT_ONCE: u64 = 128;
 /// The same of simulated devices.
 pub(crate) const TOKENS_AT_ONCE_OF_SIM: u64 = 4;
+/// `EpManyTokens` of GPUs.
+pub(crate) const MANY_TOKENS: u32 = 512;
+/// The same of simulated devices.
+pub(crate) const MANY_TOKENS_OF_SIM: u32 = 6;
 /// `EpMarkWords` of GPUs.
 pub(crate) const MARK_WORDS: u64 = 4;
 /// `EpSaid`.
@@ -31,8 +35,14 @@ pub(crate) const SAID: u64 = 5;
 pub(crate) const SAID_ALL: u32 = 1 << 31;
 /// `EpLostChoices`.
 pub(crate) const LOST_CHOICES: u64 = 6;
+/// `EpRestZero`.
+pub(crate) const REST_ZERO: u32 = 1;
+/// `EpRestMasked`.
+pub(crate) const REST_MASKED: u32 = 2;
+/// `EpRowWarps`.
+pub(crate) const ROW_WARPS: u64 = 2;
 /// `EpFirstEpoch`.
-pub(crate) const FIRST_EPOCH: u64 = 12;
+pub(crate) const FIRST_EPOCH: u64 = 20;
 /// The number of problems of `EpProblem`.
 pub(crate) const PROBLEMS: u64 = 6;
 
@@ -78,6 +88,7 @@ pub(crate) struct Places {
     pub(crate) results: u64,
     pub(crate) choice_results: u64,
     pub(crate) weight_packets: u64,
+    pub(crate) row_words: u64,
     pub(crate) micro_batch_bytes: u64,
     pub(crate) other_bytes: u64,
     pub(crate) table_offsets: u64,
@@ -122,7 +133,7 @@ pub(crate) struct EpDispatch {
     pub(crate) micro_batch: u32,
     pub(crate) again: u32,
     pub(crate) refused: u32,
-    pub(crate) zero: u32,
+    pub(crate) rest: u32,
 }
 
 /// `EpCombine`.
@@ -144,4 +155,19 @@ pub(crate) struct EpCombine {
     pub(crate) one_row: u32,
     pub(crate) late: u32,
     pub(crate) layout: u32,
+}
+
+/// `EpChoices`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct EpChoices {
+    pub(crate) ids: DevicePtr,
+    pub(crate) counts: DevicePtr,
+    pub(crate) is_in_rank: DevicePtr,
+    pub(crate) tokens: u32,
+    pub(crate) top_k: u32,
+    pub(crate) id_bytes: u32,
+    pub(crate) n_experts: u32,
+    pub(crate) ranks: u32,
+    pub(crate) local: u32,
 }

@@ -10,15 +10,24 @@ use mscclpp::{
     gpu::{KernelParam, Stream},
 };
 
-use crate::{Error, Experts, Memory, NumberType, Result, experts::Engine, routed::Tables};
+use crate::{
+    Error, Experts, Memory, NumberType, Result,
+    experts::Engine,
+    handle::{MANY_TOKENS, MANY_TOKENS_OF_SIM},
+    routed::Tables,
+};
 
 /// The kernels of calls, of experts whose numbers have one type, and whose rows travel in one way.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) dispatch: Kernel,
+    /// A dispatch of many tokens whose rows are stored as they are, in a layout that copies.
+    pub(crate) dispatch_by_row: Option<Kernel>,
     pub(crate) combine: Kernel,
     /// The threads of a block.
     pub(crate) threads: u32,
+    /// The fewest tokens for which [`Self::dispatch_by_row`] is there.
+    pub(crate) many_tokens: u32,
 }
 
 impl Kernels {
@@ -30,8 +39,10 @@ impl Kernels {
             |name: &str| module.kernel(&format!("_ZN7mscclpp2ep{}{name}{way}E", name.len() + way.len()));
         Ok(Self {
             dispatch: kernel("dispatch")?,
+            dispatch_by_row: if by_packets { None } else { Some(kernel("dispatch_by_row")?) },
             combine: kernel(number_type.kernel())?,
             threads: if gpu.platform() == Platform::Sim { 64 } else { threads },
+            many_tokens: if gpu.platform() == Platform::Sim { MANY_TOKENS_OF_SIM } else { MANY_TOKENS },
         })
     }
 }
@@ -56,6 +67,8 @@ pub(crate) enum Direction {
 pub(crate) struct Launch {
     direction: Direction,
     micro_batch: usize,
+    /// Whether it is for [`Kernels::dispatch_by_row`], if it is whole.
+    pub(crate) by_row: bool,
     args: KernelArgs,
     tables: Arc<Tables>,
 }
@@ -107,7 +120,10 @@ impl Engine {
 
     fn launch(&self, launch: Launch, halves: Halves, stream: &Stream) -> Result<()> {
         let kernel = match launch.direction {
-            Direction::Dispatch => &self.kernels.dispatch,
+            Direction::Dispatch => match &self.kernels.dispatch_by_row {
+                Some(by_row) if launch.by_row && matches!(halves, Halves::Both) => by_row,
+                _ => &self.kernels.dispatch,
+            },
             Direction::Combine => &self.kernels.combine,
         };
         self.launch_by(kernel, Launch { args: launch.args.with(halves as u32), ..launch }, stream)
@@ -181,6 +197,6 @@ impl Experts {
         memories: impl IntoIterator<Item = &'a Memory>,
     ) -> Launch {
         let args = self.args(own, memories).keeping_each([&tables.buffer]).with(self.handle).with(call);
-        Launch { direction, micro_batch, args, tables: tables.clone() }
+        Launch { direction, micro_batch, by_row: false, args, tables: tables.clone() }
     }
 }

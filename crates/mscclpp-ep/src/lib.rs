@@ -8,6 +8,7 @@
 //! | [`Experts::combine`] | brings the experts' rows back to the token's rank, and sums them with the weights |
 //! | [`Experts::dispatch_by`], [`Experts::combine_by`] | the same by kernels of the program |
 //! | [`Experts::release`] | gives the rows of a dispatch back without a combine |
+//! | [`ChoiceCounter::count`] | counts the tokens for each rank and the choices of each expert, before a dispatch |
 //!
 //! The rows that a rank gets, and their order, depend on the routing alone, never on what arrives first; sums have the same
 //! bits in every run. Nothing waits for the host, so all calls can be captured into graphs. There is no list of sizes: a row
@@ -64,6 +65,7 @@
 //! All ranks are on one node, and their devices reach each other's memory. AMD GPUs have not run it.
 
 mod calls;
+mod choices;
 mod combine;
 mod dispatch;
 mod error;
@@ -77,6 +79,7 @@ mod scratch;
 mod setup;
 
 pub use calls::{Combine, Dispatch, IdType, Layout};
+pub use choices::{ChoiceCounter, Choices};
 pub use error::{Error, Result};
 pub use experts::Experts;
 pub use handle::MAX_RANKS;

@@ -7,13 +7,13 @@ use crate::{
     Error, Result,
     handle::{
         BYTES_OF_LINES, EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K,
-        PARTS, PROBLEMS, Places, SEGMENTS, VECTORS_OF_LINES,
+        PARTS, PROBLEMS, Places, ROW_WARPS, SEGMENTS, VECTORS_OF_LINES,
     },
     payload::{Payload, Quantisation},
 };
 
 /// The most shared memory of a block that depends on the experts.
-const MOST_SHARED: u64 = 44 << 10;
+pub(crate) const MOST_SHARED: u64 = 44 << 10;
 /// A packet has 8 bytes of data.
 const PACKET: u64 = 16;
 
@@ -245,6 +245,7 @@ impl Layout {
         places.headers = room.take(n * (most_local + 2) * PACKET);
         places.routes = room.take(n * capacity * along.div_ceil(8) * PACKET);
         places.weight_packets = room.take(n * capacity * top_k.div_ceil(2) * PACKET);
+        places.row_words = if by_packets { 0 } else { room.take(n * capacity * ROW_WARPS * 8) };
         places.other_bytes = if by_packets { room.0 - once } else { 0 };
         places.micro_batch_bytes = room.0 + places.other_bytes;
 

@@ -7,13 +7,30 @@ mod handle;
 use std::mem::offset_of;
 
 use handle::{
-    BYTES_OF_LINES, EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES,
-    MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, SEGMENTS, TOKENS_AT_ONCE, VECTORS_OF_LINES,
+    BYTES_OF_LINES, EpChoices, EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS,
+    LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, ROW_WARPS, SEGMENTS,
+    TOKENS_AT_ONCE, VECTORS_OF_LINES,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
-    layout::main(mscclpp_kernels::HEADERS, &[("ep_device.hpp", facts)]);
+    layout::main(
+        mscclpp_kernels::HEADERS,
+        &[("ep_device.hpp", facts), ("ep_choices_device.hpp", facts_of_choices)],
+    );
+}
+
+macro_rules! offsets_of {
+    ($type:ident, $cpp:literal: $($theirs:literal $($ours:ident).+),*) => {
+        [$(offset($cpp, $theirs, offset_of!($type, $($ours).+))),*]
+    };
+}
+
+fn facts_of_choices() -> Vec<Fact> {
+    let mut facts: Vec<Fact> = sizes::<EpChoices>("EpChoices").into_iter().collect();
+    facts.extend(offsets_of!(EpChoices, "EpChoices": "ids" ids, "counts" counts, "isInRank" is_in_rank, "tokens" tokens,
+        "topK" top_k, "idBytes" id_bytes, "nExperts" n_experts, "ranks" ranks, "local" local));
+    facts
 }
 
 fn facts() -> Vec<Fact> {
@@ -25,7 +42,7 @@ fn facts() -> Vec<Fact> {
         .collect();
     macro_rules! offsets {
         ($type:ident, $cpp:literal: $($theirs:literal $($ours:ident).+),*) => {
-            facts.extend([$(offset($cpp, $theirs, offset_of!($type, $($ours).+))),*]);
+            facts.extend(offsets_of!($type, $cpp: $($theirs $($ours).+),*));
         };
     }
     offsets!(EpHandle, "EpHandle": "scratch" scratch, "status" status, "words" words, "experts" experts, "problems" problems,
@@ -35,7 +52,7 @@ fn facts() -> Vec<Fact> {
         "resultStride" result_stride, "segmentBytes" segment_bytes, "segmentStride" segment_stride,
         "packetStride" packet_stride, "segments" places.segments, "packets" places.packets, "lines" places.lines,
         "headers" places.headers, "routes" places.routes, "results" places.results,
-        "choiceResults" places.choice_results, "weightPackets" places.weight_packets, "microBatchBytes" places.micro_batch_bytes,
+        "choiceResults" places.choice_results, "weightPackets" places.weight_packets, "rowWords" places.row_words, "microBatchBytes" places.micro_batch_bytes,
         "otherBytes" places.other_bytes,
         "tableOffsets" places.table_offsets, "tableRows" places.table_rows, "tableChoices" places.table_choices,
         "tableWeights" places.table_weights, "tableReceived" places.table_received);
@@ -43,7 +60,7 @@ fn facts() -> Vec<Fact> {
         "theirs" theirs);
     offsets!(EpDispatch, "EpDispatch": "ids" ids, "weights" weights, "rows" rows, "tables" tables, "out" out,
         "outIds" out_ids, "outWeights" out_weights, "outSources" out_sources, "addedCounts" added_counts, "addedWaits" added_waits,
-        "outRows" out_rows, "columnRows" column_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment, "microBatch" micro_batch, "again" again, "refused" refused, "zero" zero);
+        "outRows" out_rows, "columnRows" column_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment, "microBatch" micro_batch, "again" again, "refused" refused, "rest" rest);
     offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out, "rowWeights" row_weights,
         "outWeights" out_weights, "addedWaits" added_waits, "outRows" out_rows, "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row, "late" late, "layout" layout);
     facts.extend([
@@ -55,10 +72,12 @@ fn facts() -> Vec<Fact> {
         fact("bytes of lines", "mscclpp::EpBytesOfLines", BYTES_OF_LINES as usize),
         fact("vectors of lines", "mscclpp::EpVectorsOfLines", VECTORS_OF_LINES as usize),
         fact("tokens at once", "mscclpp::EpTokensAtOnce", TOKENS_AT_ONCE as usize),
+        fact("many tokens", "mscclpp::EpManyTokens", MANY_TOKENS as usize),
         fact("words of marks", "mscclpp::EpMarkWords", MARK_WORDS as usize),
         fact("kinds of lines", "mscclpp::EpLineKinds", LINE_KINDS as usize),
         fact("choices that were lost", "mscclpp::EpLostChoices", LOST_CHOICES as usize),
         fact("first epoch", "mscclpp::EpFirstEpoch", FIRST_EPOCH as usize),
+        fact("warps of a row", "mscclpp::EpRowWarps", ROW_WARPS as usize),
         fact("problems", "mscclpp::EpSaid + 1", PROBLEMS as usize),
     ]);
     facts

@@ -68,13 +68,13 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "marks_are_made_anew_before_they_were_counted", change: [
         "counts[of] += marked(of, EpTokensAtOnce);\n    blockSync();", "counts[of] += marked(of, EpTokensAtOnce);"] },
     Mutant { name: "the_counts_of_a_block_are_not_released", change: [
-        "detail::store<MemoryOrder::Release, MemoryScope::Device>(own, b.epoch)",
-        "detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(own, b.epoch)"] },
+        "detail::store<MemoryOrder::Release, MemoryScope::Device>(own, 2 * b.epoch)",
+        "detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(own, 2 * b.epoch)"] },
     Mutant { name: "the_counts_of_a_block_are_said_before_they_are_there", change: [
         "counts[of] = 0;\n    }\n    blockSync();\n    if (b.thread == 0) detail::store",
         "counts[of] = 0;\n    }\n    if (b.thread == 0) detail::store"] },
     Mutant { name: "a_block_does_not_wait_for_the_counts_of_those_before_it", change: [
-        "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), b.epoch});", ""] },
+        "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), 2 * b.epoch});", ""] },
     Mutant { name: "a_token_is_summed_before_all_phases_have_arrived", change: [
         "if (arrived <= phase) failed", "if (arrived < phase) failed"] },
     Mutant { name: "a_phase_is_signalled_before_all_warps_have_sent", change: [
@@ -83,7 +83,16 @@ const MUTANTS: &[Mutant] = &[
         "detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Block, MemorySpace::Any>(heads.sent",
         "detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Block, MemorySpace::Any>(heads.sent"] },
     Mutant { name: "the_counter_of_the_next_call_does_not_begin_with_0", change: [
-        "detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(partCounter(b.epoch + 1), uint64_t{0});", ""] },
+        "b.clearNext(EpNextPart);", ""] },
+    Mutant { name: "the_rows_of_the_next_call_are_not_counted_from_0", change: ["b.clearNext(EpNextRow);", ""] },
+    Mutant { name: "a_row_is_signalled_without_a_release", change: [
+        "detail::store<MemoryOrder::Release, MemoryScope::System>(word, b.epoch)",
+        "detail::store<MemoryOrder::Relaxed, MemoryScope::System>(word, b.epoch)"] },
+    Mutant { name: "a_row_is_taken_before_it_has_come", change: ["failed = !hasCome(row) || failed;", ";"] },
+    Mutant { name: "a_token_is_sent_before_its_rows_are_noted", change: [
+        "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(token / each), 2 * b.epoch + 1});", ";"] },
+    Mutant { name: "a_block_says_too_early_that_rows_are_noted", change: [
+        "noteRouting(token, n);\n      }\n      blockSync();", "noteRouting(token, n);\n      }"] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: [
         "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of",
         "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of"] },
@@ -109,6 +118,7 @@ fn flat() -> String {
         "ep_call_device.hpp",
         "ep_wait_device.hpp",
         "ep_block_device.hpp",
+        "ep_choices_device.hpp",
         "ep_packets_device.hpp",
         "ep_terms_device.hpp",
         "ep_combine_device.hpp",

@@ -180,7 +180,7 @@ impl PyExperts {
     /// Sends tokens. `rows` are the tensors that travel, `out` the memory for those that come, none for the layout
     /// "rank". `along` has memory for ids, weights and sources of rows, counts and waits, or None for each. Returns the
     /// routing, the second half if `hook`, and whether all work of a simulated device was complete before.
-    #[pyo3(signature = (tokens, ids, id_bytes, weights, rows, layout, alignment, out, along, micro_batch, zero_rest, column_major, hook, stream: "int"))]
+    #[pyo3(signature = (tokens, ids, id_bytes, weights, rows, layout, alignment, out, along, micro_batch, zero_rest, mask_along, column_major, hook, stream: "int"))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords of the Python layer")]
     fn dispatch(
         &self,
@@ -196,6 +196,7 @@ impl PyExperts {
         along: [Option<Given>; 5],
         micro_batch: usize,
         zero_rest: bool,
+        mask_along: bool,
         column_major: bool,
         hook: bool,
         stream: usize,
@@ -219,6 +220,7 @@ impl PyExperts {
                         .ids_of(if id_bytes == 8 { IdType::I64 } else { IdType::I32 })
                         .micro_batch(micro_batch)
                         .zero_rest(zero_rest)
+                        .mask_along(mask_along)
                         .column_major(column_major);
                     if let Some(weights) = weights {
                         dispatch = dispatch.weights(place(weights)?);

@@ -17,6 +17,7 @@ mod base_service;
 mod bootstrap;
 mod buffer;
 mod channel;
+mod choices;
 mod collectives;
 mod communicator;
 mod config;
@@ -100,6 +101,7 @@ mod extension {
         device::{device_count, set_device},
         env::{PyEnv, settings},
         error::ErrorCode,
+        choices::PyChoiceCounter,
         experts::PyExperts,
         fifo::{PyFifo, PyProxyTrigger},
         handle::{

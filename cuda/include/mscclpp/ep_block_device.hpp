@@ -118,11 +118,10 @@ struct EpBlock {
         numbers(blocks),
         epoch(load8(epochs(direction) + block) + 1) {}
 
-  // Returns which of the EpHalves of a launch this block does. If rows travel as packets, `senders` blocks send while the
-  // others receive, so each runs a part of the code, and the times that both take pass together.
-  template <bool ByPackets>
-  MSCCLPP_DEVICE_INLINE uint32_t split(uint32_t halves, uint32_t senders) {
-    if (!ByPackets || halves != EpBoth || blocks == 1) return halves;
+  // Returns which of the EpHalves of a launch this block does. If the blocks are split, `senders` of them send while the others
+  // receive, so each runs a part of the code, and the times that both take pass together.
+  MSCCLPP_DEVICE_INLINE uint32_t split(bool areSplit, uint32_t halves, uint32_t senders) {
+    if (!areSplit || halves != EpBoth || blocks == 1) return halves;
     if (senders == 0) senders = 1;
     const bool sends = block < senders;
     number = sends ? block : block - senders;
@@ -167,6 +166,18 @@ struct EpBlock {
 
   MSCCLPP_DEVICE_INLINE uint64_t* epochs(uint32_t of) const {
     return ep.words + EpFirstEpoch + (microBatch * 2 + of) * ep.maxBlocks;
+  }
+  // X7, X8. The counter of this call's parts, or of those of another epoch, which is one of the EpWords.
+  MSCCLPP_DEVICE_INLINE uint64_t* counter(uint32_t word, uint64_t ofEpoch) const {
+    return ep.words + word + microBatch * 2 + (ofEpoch & 1);
+  }
+  // Returns the next number of a counter. One thread of a warp calls it.
+  MSCCLPP_DEVICE_INLINE uint32_t takeNumber(uint32_t word) const {
+    return static_cast<uint32_t>(detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counter(word, epoch), uint64_t{1}));
+  }
+  // Sets the counter of the next call to 0. One thread of the call does so.
+  MSCCLPP_DEVICE_INLINE void clearNext(uint32_t word) const {
+    detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(counter(word, epoch + 1), uint64_t{0});
   }
   // Returns the words of a block for X4: one with an epoch, and behind it numbers of 4 bytes for each expert and each rank.
   MSCCLPP_DEVICE_INLINE uint64_t* countsOf(uint32_t ofBlock) const {

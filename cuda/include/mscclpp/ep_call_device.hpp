@@ -26,6 +26,8 @@ enum EpLimits : uint32_t {
   EpChoicesAtOnce = 4,
   // The parts in which a combine of many tokens signals the rows that it has sent.
   EpPhases = 8,
+  // The most warps that share a row of a dispatch whose rows are taken while others come, and the words by which they signal it.
+  EpRowWarps = 2,
   // The warps of a block.
   EpMaxWarps = 32,
   // The size of the line in which a word lies that another rank writes, and of the lines of rows that travel as packets.
@@ -37,13 +39,14 @@ enum EpLimits : uint32_t {
 
 // The tokens that a block routes at once, and the words in which each of them has a bit; and how many tokens are many for a
 // combine. Those of simulated devices are so few that tests have more.
-// The fewest rows of a phase, and the fewest blocks that send, with which the warps of a combine share a counter: see X7.
+// The fewest rows of a phase, and the fewest blocks that send, with which the warps of a combine share a counter: see X7. The
+// fewest parts of a row that several warps share in a dispatch whose rows are taken while others come.
 #if defined(MSCCLPP_DEVICE_SIM)
 enum EpTokens : uint32_t { EpTokensAtOnce = 4, EpMarkWords = 2, EpManyTokens = 6 };
-enum EpDynamic : uint32_t { EpDynamicRows = 1, EpDynamicSenders = 1 };
+enum EpDynamic : uint32_t { EpDynamicRows = 1, EpDynamicSenders = 1, EpSharedParts = 2 };
 #else
 enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 512 };
-enum EpDynamic : uint32_t { EpDynamicRows = 512, EpDynamicSenders = 16 };
+enum EpDynamic : uint32_t { EpDynamicRows = 512, EpDynamicSenders = 16, EpSharedParts = 6 };
 #endif
 
 // The looks of a thread for packets before it calls a function that waits for them. The look that finds packets has their data;
@@ -71,6 +74,10 @@ enum EpQuantisation : uint32_t {
 
 enum EpDirection : uint32_t { EpDispatching = 0, EpCombining = 1 };
 
+// What a dispatch does with rows of the layout that nobody sent, bits: it makes them zero; it makes their outIds -1, and the
+// outWeights of these rows and of other ranks' experts 0.
+enum EpRest : uint32_t { EpRestZero = 1, EpRestMasked = 2 };
+
 // The halves of a call that a launch does: both, or one of two launches each.
 enum EpHalves : uint32_t { EpSends = 1, EpReceives = 2, EpBoth = 3 };
 
@@ -96,7 +103,10 @@ enum EpWords : uint32_t {
   EpLostChoices = 6,
   // For each micro-batch two words, for combines with even and with odd epochs: the next part of the rows that are sent, see X7.
   EpNextPart = 8,
-  EpFirstEpoch = 12,
+  // The same for dispatches, see X8: the next part of a token that is sent, and of a row that comes.
+  EpNextToken = 12,
+  EpNextRow = 16,
+  EpFirstEpoch = 20,
 };
 
 // The words in which a kernel tells the host what was wrong with a call. Pinned host memory.
@@ -143,7 +153,8 @@ struct EpHandle {
   uint32_t packetStride[EpMaxParts];
   // Offsets in the part of the scratch that belongs to a micro-batch: the rows of each tensor, and the same as packets.
   uint64_t segments[EpMaxParts], packets[EpMaxParts];
-  uint64_t lines, headers, routes, results, choiceResults, weightPackets, microBatchBytes;
+  // `rowWords` has EpRowWarps words for each row: see X8.
+  uint64_t lines, headers, routes, results, choiceResults, weightPackets, rowWords, microBatchBytes;
   // 0, or if rows travel as packets, from the memory of calls with even epochs to that of those with odd ones: of everything
   // but `segments` and `lines`. See X6.
   uint64_t otherBytes;
@@ -185,8 +196,8 @@ struct EpDispatch {
   uint64_t columnRows;
   uint32_t tokens, idBytes, layout, alignment, microBatch;
   // Whether the tables are those of a routing that is used again; whether this rank has too many tokens, and sends none;
-  // whether rows that nobody sent become zero.
-  uint32_t again, refused, zero;
+  // EpRest.
+  uint32_t again, refused, rest;
 };
 
 struct EpCombine {

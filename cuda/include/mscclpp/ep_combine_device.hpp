@@ -54,7 +54,7 @@ struct EpCombiner : EpTermSums<Type> {
       // X7. The counts of this call, and the counter of the next one.
       if (b.thread < EpPhases) heads.sent[b.thread] = 0;
       if (b.block == 0 && b.thread == 0 && halves != EpReceives) {
-        detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(partCounter(b.epoch + 1), uint64_t{0});
+        b.clearNext(EpNextPart);
       }
     }
     if (b.thread < ep.ranks) {
@@ -62,7 +62,7 @@ struct EpCombiner : EpTermSums<Type> {
       heads.tokens[b.thread] = load4(tables->theirs + b.thread);
     }
     // To send a row as it is takes less of a block than to sum rows.
-    const uint32_t own = b.template split<ByPackets>(halves, call.oneRow != 0 ? b.blocks / 4 : b.blocks / 2);
+    const uint32_t own = b.split(ByPackets, halves, call.oneRow != 0 ? b.blocks / 4 : b.blocks / 2);
     if (!b.template begin<ByPackets>(halves)) return;
     // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
     // the tokens of all.
@@ -168,7 +168,7 @@ struct EpCombiner : EpTermSums<Type> {
   MSCCLPP_DEVICE_INLINE void sendDynamically(uint32_t senders) const {
     const uint32_t other = 1 - ep.rank, rows = heads.rows[other], each = rowsOfPhase(rows, heads.tokens[other]);
     const uint32_t partsOfRow = parts(), partsOfPhase = each * partsOfRow;
-    uint32_t next = b.lane == 0 ? takePart() : 0, phase = 0;
+    uint32_t next = b.lane == 0 ? b.takeNumber(EpNextPart) : 0, phase = 0;
 #pragma unroll 1
     while (true) {
       const uint32_t part = warpShuffle(next, 0), began = part < partsOfPhase * EpPhases ? part / partsOfPhase : EpPhases;
@@ -177,18 +177,11 @@ struct EpCombiner : EpTermSums<Type> {
       }
       if (phase == EpPhases) return;
       // The next number is on its way while the warp sends.
-      if (b.lane == 0) next = takePart();
+      if (b.lane == 0) next = b.takeNumber(EpNextPart);
       const uint32_t row = part / partsOfRow;
       // The last phase may have fewer rows.
       if (row < rows) sendOnlyRow(other, row, part - row * partsOfRow, partsOfRow);
     }
-  }
-  MSCCLPP_DEVICE_INLINE uint64_t* partCounter(uint64_t epoch) const {
-    return ep.words + EpNextPart + b.microBatch * 2 + (epoch & 1);
-  }
-  // Returns the number of the next part that no warp has taken. One thread of a warp calls it.
-  MSCCLPP_DEVICE_INLINE uint32_t takePart() const {
-    return static_cast<uint32_t>(detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(partCounter(b.epoch), uint64_t{1}));
   }
   // Returns whether all other warps of the block have sent what they send in a phase, too. All threads of a warp call it.
   MSCCLPP_DEVICE_INLINE bool isLastOfPhase(uint32_t phase) const {

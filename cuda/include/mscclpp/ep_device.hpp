@@ -30,7 +30,8 @@
 // X4. Blocks learn from those before them how many tokens come before theirs. Each stores its counts, and behind a barrier the
 //     epoch, with release at device scope. It reads the counts of the blocks before it after a barrier, behind which their
 //     epochs were acquired. All blocks of a call run at once. The words are written again by a later call, which begins
-//     after all blocks have ended.
+//     after all blocks have ended. A word is twice the epoch, and one more when the block has also noted the rows of its tokens
+//     in the tables.
 //
 // Bits. A sum is acc = fma(w, x, acc) from 0 in float, in the order of the choices. Exact: over all choices of a token, by the
 // token's rank, rounded once. Otherwise each rank sums those of its experts and rounds, and the token's rank sums these in the
@@ -57,6 +58,15 @@
 //     shared memory of its block, with acquire and release at block scope. The last warp of a block adds to the word EpArrived,
 //     as in X1: its release covers what it has acquired. Calls with even epochs have one counter, and those with odd ones
 //     another. A call sets the counter of the next one to 0. Nobody uses that meanwhile, since the call before has ended.
+//
+// X8. If a rank has many tokens, whose rows travel as they are, and a layout that copies, half of its blocks send while the
+//     others take rows to their places; those that have sent everything help them. A row is signalled by itself: each warp that
+//     shares it stores the epoch in a word of the row (EpHandle::rowWords), with release at system scope, after all its threads
+//     have met. Threads of the warp that takes the row acquire these words, and meet the others behind that. No earlier call has
+//     stored this epoch, so nobody clears the words. A rank that sends in another way stores none; so who waits for them also
+//     looks at EpArrived. This rank's own rows are not sent, but read where they are given. Warps take the next token, and the
+//     next row that comes, by counters like those of X7. Before a warp sends a token, it acquires the word of X4 of the block
+//     that has noted the token's rows.
 
 #ifndef MSCCLPP_EP_DEVICE_HPP_
 #define MSCCLPP_EP_DEVICE_HPP_
@@ -117,9 +127,9 @@ template <class Rows>
 MSCCLPP_DEVICE_INLINE void dispatchRows(const EpHandle& ep, const EpDispatch& call, EpDispatchShared& shared, uint32_t* counts,
                                         const Rows& rows) {
   if (ep.otherBytes != 0) {
-    detail::dispatchExperts<true>(ep, call, shared.heads, counts, rows, EpBoth);
+    detail::dispatchExperts<detail::EpRows::ArePackets>(ep, call, shared.heads, counts, rows, EpBoth);
   } else {
-    detail::dispatchExperts<false>(ep, call, shared.heads, counts, rows, EpBoth);
+    detail::dispatchExperts<detail::EpRows::AreStored>(ep, call, shared.heads, counts, rows, EpBoth);
   }
 }
 

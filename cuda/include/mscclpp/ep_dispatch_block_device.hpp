@@ -10,6 +10,17 @@
 namespace mscclpp {
 namespace detail {
 
+// How the rows of a dispatch travel.
+enum class EpRows {
+  // They are stored, and each block signals all that it has sent.
+  AreStored,
+  // As packets: X6.
+  ArePackets,
+  // They are stored, and each row is signalled by itself, so that rows are taken to their places while others come: X8. The
+  // sender reads its own rows where they are given.
+  AreSignalled
+};
+
 // A block of a dispatch. It sends (EpSender), and then receives (EpReceiver).
 //
 // `counts` are words in shared memory. While the block routes, they say for each expert, and behind them for each rank, how many
@@ -61,7 +72,11 @@ struct EpDispatchBlock {
   MSCCLPP_DEVICE_INLINE uint8_t* rowAt(uint32_t at, uint32_t from, uint64_t n, uint32_t segment) const {
     return b.place(at, ep.segments[segment] + (static_cast<uint64_t>(from) * ep.capacity + n) * ep.segmentStride[segment]);
   }
-  // The same of the row as packets.
+  // Returns the words of row n of rank `from` in the scratch of rank `at`: X8.
+  MSCCLPP_DEVICE_INLINE uint64_t* rowWords(uint32_t at, uint32_t from, uint64_t n) const {
+    return reinterpret_cast<uint64_t*>(b.place(at, ep.rowWords)) + (static_cast<uint64_t>(from) * ep.capacity + n) * EpRowWarps;
+  }
+  // Returns the place of a segment of the row as packets.
   MSCCLPP_DEVICE_INLINE uint8_t* packetsAt(uint32_t at, uint32_t from, uint64_t n, uint32_t segment) const {
     return b.placeOfCall(at, ep.packets[segment] + (static_cast<uint64_t>(from) * ep.capacity + n) * ep.packetStride[segment]);
   }

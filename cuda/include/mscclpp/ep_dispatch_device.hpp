@@ -12,18 +12,23 @@ namespace mscclpp {
 namespace detail {
 
 // Does a dispatch, or one of its EpHalves, as one of its blocks. `counts` has the dynamic shared memory of the block.
-template <bool ByPackets, class Rows>
+template <EpRows Travel, class Rows>
 MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch& call, EpHeads& heads, uint32_t* counts,
                                            const Rows& rows, uint32_t halves) {
+  constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
   EpBlock b(ep, call.microBatch, EpDispatching);
-  const uint32_t own = b.split<ByPackets>(halves, b.blocks / 2);
+  if (!ByPackets && b.block == 0 && b.thread == 0 && halves != EpReceives) {
+    b.clearNext(EpNextToken);
+    b.clearNext(EpNextRow);
+  }
+  const uint32_t own = b.split(Travel != EpRows::AreStored, halves, b.blocks / 2);
   if (!b.begin<ByPackets>(halves)) return;
   const EpDispatchBlock block(b, call, heads, counts);
   bool done = true;
-  if ((own & EpSends) != 0) done = EpSender<ByPackets, Rows>(block, rows).send();
+  if ((own & EpSends) != 0) done = EpSender<Travel, Rows>(block, rows).send();
   // Blocks that send have less to do than those that receive, so they note what came.
   const bool notes = own == halves || own == EpSends;
-  if ((halves & EpReceives) != 0) done = done && EpReceiver<ByPackets>(block).receive((own & EpReceives) != 0, notes);
+  if ((halves & EpReceives) != 0) done = done && EpReceiver<Travel>(block).receive(ByRow || (own & EpReceives) != 0, notes);
   b.end(halves, !done);
 }
 

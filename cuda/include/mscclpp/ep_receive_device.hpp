@@ -28,8 +28,10 @@ MSCCLPP_DEVICE_NOINLINE void storeColumns(uint8_t* tensor, uint32_t words, uint6
 }
 
 // The part of a dispatch that takes what the ranks have sent to its places.
-template <bool ByPackets>
+template <EpRows Travel>
 struct EpReceiver : EpDispatchBlock {
+  static constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
+
   MSCCLPP_DEVICE_INLINE explicit EpReceiver(const EpDispatchBlock& block) : EpDispatchBlock(block) {}
 
   MSCCLPP_DEVICE_INLINE uint32_t* totals() const { return counts + ep.ranks * ep.local; }
@@ -48,14 +50,15 @@ struct EpReceiver : EpDispatchBlock {
     if (last) noteCounts();
     uint32_t rows = 0;
     for (uint32_t r = 0; r < ep.ranks; ++r) rows += heads.rows[r];
-    bool failed = notes && !noteRows(rows);
+    bool failed = notes && !ByRow && !noteRows(rows);
     if constexpr (!ByPackets) {
-      if (b.thread < ep.ranks) failed = failed || !b.hasArrived(b.thread, 0);
+      if (!ByRow && b.thread < ep.ranks) failed = failed || !b.hasArrived(b.thread, 0);
       if (blockAny(failed)) return false;
     }
     if (takes) {
-      failed = failed || ((ByPackets || call.layout != EpLayoutRank || wantsRoute()) && !takeRows(rows));
-      if (!failed && call.zero != 0 && !call.again) clearOthers(rows);
+      const bool takesNone = !ByPackets && call.layout == EpLayoutRank && !wantsRoute();
+      failed = failed || (!takesNone && !(ByRow ? takeComingRows() : takeRows(rows)));
+      if (!failed && call.rest != 0 && !call.again) clearOthers(rows);
     }
     if constexpr (!ByPackets) {
       if (call.layout == EpLayoutRank) {
@@ -163,14 +166,7 @@ struct EpReceiver : EpDispatchBlock {
     return call.tables + ep.tableReceived + (static_cast<uint64_t>(row.r) * ep.capacity + row.n) * ep.segmentStride[ep.parts];
   }
 
-  // Takes number j of what the library sends along with a row.
-  MSCCLPP_DEVICE_INLINE bool takeNumber(const Row& row, uint32_t j, uint32_t& number) const {
-    uint64_t word = 0;
-    const bool came = b.take(packets, routeAt(ep.rank, row.r, row.n) + j / 2 * 16ull, word, row.r);
-    number = static_cast<uint32_t>(word >> (j % 2 * 32));
-    return came;
-  }
-  // Takes several, which are under way at once.
+  // Takes numbers of what the library sends along with a row, which are under way at once. Returns false if a wait was given up.
   template <uint32_t Count>
   MSCCLPP_DEVICE_INLINE bool takeNumbers(const Row& row, const uint32_t (&at)[Count], uint32_t (&numbers)[Count]) const {
     const uint8_t* const from = routeAt(ep.rank, row.r, row.n);
@@ -186,16 +182,29 @@ struct EpReceiver : EpDispatchBlock {
     }
     return all;
   }
-  // Takes where choice k of a row is in the layout: ~0 if the expert is not of this rank, or if there is no memory for it.
-  MSCCLPP_DEVICE_INLINE bool takePlace(const Row& row, uint32_t k, uint32_t& local, uint32_t& place) const {
-    const uint32_t at[2] = {1 + k, 1 + 2 * ep.topK + k};
-    uint32_t of[2];
+  // What came along with a row for one of the choices of its token: the expert here (~0 if it is of another rank), the weight, and
+  // the place of the row in the layout (~0 if it has none, or if there is no memory for it).
+  struct Choice {
+    uint32_t local, weight, place, token;
+  };
+  // Takes it. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool takeChoice(const Row& row, uint32_t k, Choice& choice) const {
+    const uint32_t at[4] = {1 + k, 1 + ep.topK + k, 1 + 2 * ep.topK + k, 0};
+    uint32_t of[4];
     const bool came = takeNumbers(row, at, of);
-    local = of[0];
-    place = !came || local == ~0u ? ~0u : placeOf(row, local, of[1]);
+    // The token of a rank that is lost may be missing.
+    const uint32_t local = of[3] == ~0u || !came ? ~0u : of[0];
+    choice = Choice{local, of[1], local == ~0u ? ~0u : placeOf(row, local, of[2]), of[3]};
     return came;
   }
-
+  // Notes it in the tables.
+  MSCCLPP_DEVICE_INLINE void noteChoice(const Row& row, uint32_t k, const Choice& choice) const {
+    uint8_t* const noted = received(row);
+    store4(noted + (1 + k) * 4ull, choice.local);
+    store4(noted + (1 + ep.topK + k) * 4ull, choice.weight);
+    store4(noted + (1 + 2 * ep.topK + k) * 4ull, choice.place);
+    if (k == 0) store4(noted, choice.token);
+  }
   // Notes in the tables what came along with the rows: each choice has a thread. Returns false if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool noteRows(uint32_t rows) const {
     if (call.again) return true;
@@ -206,18 +215,9 @@ struct EpReceiver : EpDispatchBlock {
     for (uint32_t i = first; i < rows * ep.topK && !failed; i += b.threadsOfAll()) {
       const uint32_t number = i / ep.topK, k = i - number * ep.topK;
       const Row row = rowOf(number);
-      // The local expert, the weight, the place and the token, which are under way at once.
-      const uint32_t at[4] = {1 + k, 1 + ep.topK + k, 1 + 2 * ep.topK + k, 0};
-      uint32_t of[4];
-      failed = !takeNumbers(row, at, of);
-      // The token of a rank that is lost may be missing.
-      if (of[3] == ~0u) of[0] = ~0u;
-      if (of[0] == ~0u) of[2] = ~0u;
-      if (of[2] != ~0u && !failed) of[2] = placeOf(row, of[0], of[2]);
-      uint8_t* const noted = received(row);
-#pragma unroll
-      for (uint32_t u = 0; u < 3; ++u) store4(noted + at[u] * 4ull, of[u]);
-      if (k == 0) store4(noted, of[3]);
+      Choice choice;
+      failed = !takeChoice(row, k, choice);
+      noteChoice(row, k, choice);
     }
     return !failed;
   }
@@ -239,43 +239,99 @@ struct EpReceiver : EpDispatchBlock {
     return !failed;
   }
 
+  // X8. The same while rows come. Each warp takes the next row that no other has taken: first those of this rank, then those of
+  // the others by turns, in the order in which they come.
+  MSCCLPP_DEVICE_INLINE bool takeComingRows() const {
+    const uint32_t subs = EpRowWarps, own = heads.rows[ep.rank], others = ep.ranks - 1;
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < ep.ranks; ++r) most = r != ep.rank && heads.rows[r] > most ? heads.rows[r] : most;
+    bool failed = false;
+    uint32_t next = b.lane == 0 ? b.takeNumber(EpNextRow) : 0;
+#pragma unroll 1
+    while (!failed) {
+      const uint32_t all = warpShuffle(next, 0), u = all / subs;
+      if (u >= own + most * others) break;
+      // The next number is on its way while the warp takes a row.
+      if (b.lane == 0) next = b.takeNumber(EpNextRow);
+      uint32_t r = ep.rank, n = u;
+      if (u >= own) {
+        n = (u - own) / others;
+        r += 1 + (u - own - n * others);
+        if (r >= ep.ranks) r -= ep.ranks;
+        if (n >= heads.rows[r]) continue;
+      }
+      uint32_t number = n;
+      for (uint32_t before = 0; before < r; ++before) number += heads.rows[before];
+      failed = !takeRow(Row{r, n, number}, all - u * subs, subs);
+    }
+    return !failed;
+  }
+  // Whether a part of a row has come, or all rows of its rank.
+  struct RowIsThere {
+    EpWordIsThere all;
+    const uint64_t* word;
+    uint64_t epoch;
+    MSCCLPP_DEVICE_INLINE bool operator()() const {
+      return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) == epoch || all();
+    }
+  };
+  MSCCLPP_DEVICE_INLINE bool hasCome(const Row& row) const {
+    const EpWordIsThere all{b.line(ep.rank, row.r, EpArrived, EpDispatching), b.epoch * ep.maxBlocks};
+    return b.waitFor(row.r, RowIsThere{all, rowWords(ep.rank, row.r, row.n) + b.lane, b.epoch});
+  }
+
   // Takes each `subs`-th part of a row, from part `sub` on. All threads of a warp call it, and get the same.
   MSCCLPP_DEVICE_INLINE bool takeRow(const Row& row, uint32_t sub, uint32_t subs) const {
     // Thread k has the places for choices k and k + 32.
-    uint32_t places[2] = {~0u, ~0u};
+    uint32_t places[2] = {~0u, ~0u}, token = ~0u;
     bool failed = false;
-    if (sub == 0 && wantsRoute()) failed = !giveRoute(row);
+    if (sub == 0 && !call.again && (ByRow || wantsRoute())) failed = !takeRoute(row);
     if (!ByPackets && call.layout == EpLayoutRank) return !warpFailed(failed);
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
       const uint32_t k = half * 32 + b.lane;
-      uint32_t local = 0;
       if (k >= ep.topK || failed || call.layout == EpLayoutRank) continue;
       if (call.again) {
         places[half] = load4(received(row) + (1 + 2 * ep.topK + k) * 4ull);
+        if (ByRow) token = load4(received(row));
       } else {
-        failed = !takePlace(row, k, local, places[half]);
+        failed = !takePlace(row, k, places[half], token);
       }
     }
+    const bool isOwn = ByRow && row.r == ep.rank;
+    if (ByRow && !isOwn && b.lane < EpRowWarps) failed = !hasCome(row) || failed;
     if (warpFailed(failed)) return false;
+    token = isOwn ? warpShuffle(token, 0) : ~0u;
     uint32_t part = sub, first = 0;
 #pragma unroll 1
     for (uint32_t segment = 0; segment < ep.parts; ++segment) {
       const uint32_t parts = partsOf(segment);
       for (; part < first + parts; part += subs) {
-        if (!takePart(row, segment, part - first, places)) return false;
+        if (!takePart(row, segment, part - first, places, token)) return false;
       }
       first += parts;
     }
     return true;
   }
+  // Takes where choice k of a row is in the layout (see Choice), and if rows are taken while others come, the row's token.
+  MSCCLPP_DEVICE_INLINE bool takePlace(const Row& row, uint32_t k, uint32_t& place, uint32_t& token) const {
+    uint32_t at[ByPackets ? 2 : 3] = {1 + k, 1 + 2 * ep.topK + k}, of[ByPackets ? 2 : 3];
+    const bool came = takeNumbers(row, at, of);
+    place = !came || of[0] == ~0u ? ~0u : placeOf(row, of[0], of[1]);
+    if constexpr (!ByPackets) token = of[2];
+    return came;
+  }
 
   // Loads a part of a segment of a row that has come, or that is waited for if it travels as packets. Returns false, in all
   // threads of the warp that calls it, if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool loadRow(const Row& row, uint32_t segment, uint32_t part, EpPart& taken) const {
+  MSCCLPP_DEVICE_INLINE bool loadRow(const Row& row, uint32_t segment, uint32_t part, uint32_t token, EpPart& taken) const {
     if constexpr (!ByPackets) {
       // Rows in the scratch end at a multiple of 16.
-      taken = loadPart(rowAt(ep.rank, row.r, row.n, segment), ep.segmentStride[segment], part, b.lane);
+      const bool isGiven = token != ~0u;
+      const uint32_t size = isGiven ? ep.segmentBytes[segment] : ep.segmentStride[segment];
+      const uint8_t* const from = isGiven ? call.rows[segment] + static_cast<uint64_t>(token) * size
+                                          : rowAt(ep.rank, row.r, row.n, segment);
+      taken = loadPart(from, size, part, b.lane);
       return true;
     }
     const uint8_t* const at = packetsAt(ep.rank, row.r, row.n, segment);
@@ -298,10 +354,11 @@ struct EpReceiver : EpDispatchBlock {
     return !warpFailed(failed);
   }
   // Takes a part of a segment. All threads of a warp call it. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool takePart(const Row& row, uint32_t segment, uint32_t part, const uint32_t (&places)[2]) const {
+  MSCCLPP_DEVICE_INLINE bool takePart(const Row& row, uint32_t segment, uint32_t part, const uint32_t (&places)[2],
+                                      uint32_t token) const {
     const uint32_t bytes = ep.segmentBytes[segment];
     EpPart taken;
-    if (!loadRow(row, segment, part, taken)) return false;
+    if (!loadRow(row, segment, part, token, taken)) return false;
     if (call.layout == EpLayoutRank) {
       putPart(rowAt(ep.rank, row.r, row.n, segment), ep.segmentStride[segment], part, b.lane, taken);
       return true;
@@ -326,29 +383,43 @@ struct EpReceiver : EpDispatchBlock {
   MSCCLPP_DEVICE_INLINE bool wantsRoute() const {
     return !call.again && (call.outIds != nullptr || call.outWeights != nullptr || call.outSources != nullptr);
   }
-  // Stores what came along with a row where the caller wants it, for each place of the row. All threads of a warp call it.
-  // Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool giveRoute(const Row& row) const {
+  // Stores the local expert and the weight of a choice, number `at` of those of all rows, where the caller wants them.
+  MSCCLPP_DEVICE_INLINE void storeAlong(uint64_t at, uint32_t local, uint32_t weight) const {
+    if (call.outWeights != nullptr) store4(call.outWeights + at * 4, weight);
+    if (call.outIds == nullptr) return;
+    if (call.idBytes == 8) {
+      store8(call.outIds + at * 8, static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(local))));
+    } else {
+      store4(call.outIds + at * 4, local);
+    }
+  }
+  // Takes what came along with a row. Notes it in the tables if rows are taken while others come, and stores it where the caller
+  // wants it, for each place of the row. All threads of a warp call it. Returns false, in some of them, if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool takeRoute(const Row& row) const {
+    Choice choices[2];
     bool failed = false;
+#pragma unroll
+    for (uint32_t half = 0; half < 2; ++half) {
+      const uint32_t k = half * 32 + b.lane;
+      choices[half] = Choice{~0u, 0, ~0u, ~0u};
+      if (k >= ep.topK) continue;
+      failed = !takeChoice(row, k, choices[half]) || failed;
+      if (ByRow) noteChoice(row, k, choices[half]);
+    }
+    const uint32_t token = warpShuffle(choices[0].token, 0);
     uint32_t last = ~0u;
 #pragma unroll 1
-    for (uint32_t of = 0; of < ep.topK && !failed; ++of) {
-      uint32_t local = 0, place = 0, token = 0;
-      failed = !takePlace(row, of, local, place) || !takeNumber(row, 0, token);
+    for (uint32_t of = 0; of < ep.topK; ++of) {
+      const uint32_t place = warpShuffle(of < 32 ? choices[0].place : choices[1].place, of & 31);
       if (place == ~0u || place == last) continue;
       last = place;
-#pragma unroll 1
-      for (uint32_t k = b.lane; k < ep.topK && !failed; k += 32) {
+#pragma unroll
+      for (uint32_t half = 0; half < 2; ++half) {
+        const uint32_t k = half * 32 + b.lane;
+        if (k >= ep.topK) continue;
         const uint64_t at = static_cast<uint64_t>(place) * ep.topK + k;
-        uint32_t id = 0, weight = 0;
-        failed = !takeNumber(row, 1 + k, id) || !takeNumber(row, 1 + ep.topK + k, weight);
-        if (call.outWeights != nullptr) store4(call.outWeights + at * 4, weight);
-        if (call.outIds == nullptr) continue;
-        if (call.idBytes == 8) {
-          store8(call.outIds + at * 8, static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(id))));
-        } else {
-          store4(call.outIds + at * 4, id);
-        }
+        const bool isMasked = (call.rest & EpRestMasked) != 0 && choices[half].local == ~0u;
+        storeAlong(at, choices[half].local, isMasked ? 0 : choices[half].weight);
       }
       if (call.outSources != nullptr && b.lane < 2) {
         store4(call.outSources + (static_cast<uint64_t>(place) * 2 + b.lane) * 4, b.lane == 0 ? row.r : token);
@@ -370,7 +441,8 @@ struct EpReceiver : EpDispatchBlock {
     return ~0u;
   }
 
-  // Makes the rows of the layout that nobody sent zero. Not for EpLayoutRank.
+  // Makes the rows of the layout zero that nobody sent, or masks what goes along with them: EpRest. Not for
+  // EpLayoutRank.
   MSCCLPP_DEVICE_INLINE void clearOthers(uint32_t rows) const {
     for (uint64_t row = b.warp(); row < call.outRows; row += b.warps()) {
       bool isSent = call.layout == EpLayoutToken && row < rows;
@@ -383,8 +455,11 @@ struct EpReceiver : EpDispatchBlock {
         }
       }
       if (isSent) continue;
+      if ((call.rest & EpRestMasked) != 0) {
+        for (uint32_t k = b.lane; k < ep.topK; k += 32) storeAlong(row * ep.topK + k, ~0u, 0);
+      }
 #pragma unroll 1
-      for (uint32_t segment = 0; segment < ep.parts; ++segment) {
+      for (uint32_t segment = 0; (call.rest & EpRestZero) != 0 && segment < ep.parts; ++segment) {
         const uint32_t bytes = ep.segmentBytes[segment];
         if (segment == 1 && call.columnRows != 0) {
 #pragma unroll 1

@@ -72,8 +72,9 @@ struct EpGivenRows {
 //
 // Up to EpTokensAtOnce tokens are routed by all blocks alike, and the warps of all blocks share the rows. Of more tokens, each
 // block has a part, and learns from the blocks before it how many tokens come before its own (X4).
-template <bool ByPackets, class Rows>
+template <EpRows Travel, class Rows>
 struct EpSender : EpDispatchBlock {
+  static constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
   Rows rows;
   const EpRowPackets lines;
   // Whether all blocks route all tokens.
@@ -82,8 +83,8 @@ struct EpSender : EpDispatchBlock {
   uint32_t first, end;
 
   MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock& block, const Rows& rows)
-      : EpDispatchBlock(block), rows(rows), lines(b), few(ByPackets || call.tokens <= EpTokensAtOnce) {
-    const uint32_t each = few ? call.tokens : (call.tokens + b.blocks - 1) / b.blocks, before = few ? 0 : b.block * each;
+      : EpDispatchBlock(block), rows(rows), lines(b), few(ByPackets || (!ByRow && call.tokens <= EpTokensAtOnce)) {
+    const uint32_t each = few ? call.tokens : (call.tokens + b.numbers - 1) / b.numbers, before = few ? 0 : b.number * each;
     first = before < call.tokens ? before : call.tokens;
     end = call.tokens - first < each ? call.tokens : first + each;
   }
@@ -94,6 +95,7 @@ struct EpSender : EpDispatchBlock {
     const uint32_t warps = few ? b.warps() : b.warpsOfBlock(), warp = few ? b.warp() : b.warpOfBlock();
     if (!call.again && !countBefore()) return false;
     if (b.isLastByNumber()) sendHeaders();
+    if constexpr (ByRow) return sendByRow();
     // Behind the parts of the tensors there is one for what the library sends along.
     const uint32_t parts = partsOfTensors() + (call.again ? 0 : 1);
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
@@ -110,7 +112,44 @@ struct EpSender : EpDispatchBlock {
       }
       if (!call.again) noteRouting(token, n);
     }
-    if constexpr (!ByPackets) b.signal(b.block, b.blocks, 0);
+    if constexpr (!ByPackets) b.signal(b.number, b.numbers, 0);
+    return true;
+  }
+
+  // X8. The same if rows are taken while others come: at first what goes along with all rows, and then the rows, whose warps share
+  // a counter of their parts.
+  MSCCLPP_DEVICE_INLINE bool sendByRow() {
+    if (!call.again) {
+      for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
+        const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
+        if (token != first) addMarks();
+        mark(token, n);
+        for (uint32_t t = b.warpOfBlock(); t < n; t += b.warpsOfBlock()) {
+          sendRoute(token + t, t, b.lane < ep.ranks ? numberOf(ep.nExperts + b.lane, t) : -1);
+        }
+        noteRouting(token, n);
+      }
+      blockSync();
+      if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(b.countsOf(b.number), 2 * b.epoch + 1);
+    }
+    const uint32_t parts = partsOfTensors(), each = (call.tokens + b.numbers - 1) / b.numbers;
+    // The fewer rows are under way, the earlier those are complete that are taken next. But each warp waits for a fence at the
+    // end of its part.
+    const uint32_t subs = parts >= EpSharedParts && 8 * b.warps() > call.tokens ? EpRowWarps : 1;
+    bool failed = false;
+    uint32_t next = b.lane == 0 ? b.takeNumber(EpNextToken) : 0;
+#pragma unroll 1
+    while (!failed) {
+      const uint32_t u = warpShuffle(next, 0), token = u / subs;
+      if (token >= call.tokens) break;
+      // The next number is on its way while the warp sends.
+      if (b.lane == 0) next = b.takeNumber(EpNextToken);
+      if (!call.again && b.lane == 0) failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(token / each), 2 * b.epoch + 1});
+      failed = warpFailed(failed);
+      if (!failed) sendToken(token, 0, u - token * subs, subs, parts);
+    }
+    if (blockAny(failed)) return false;
+    b.signal(b.number, b.numbers, 0);
     return true;
   }
 
@@ -192,7 +231,7 @@ struct EpSender : EpDispatchBlock {
     return static_cast<int32_t>(counts[of] + marked(of, t));
   }
   MSCCLPP_DEVICE_INLINE int32_t rowOf(uint32_t token, uint32_t t, uint32_t r) const {
-    if (!call.again) return numberOf(ep.nExperts + r, t);
+    if (!call.again && !ByRow) return numberOf(ep.nExperts + r, t);
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + r);
   }
 
@@ -210,17 +249,17 @@ struct EpSender : EpDispatchBlock {
       mark(token, end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce);
       addMarks();
     }
-    uint64_t* const own = b.countsOf(b.block);
+    uint64_t* const own = b.countsOf(b.number);
     for (uint32_t of = b.thread; of < all; of += b.threads) {
       store4(reinterpret_cast<uint32_t*>(own + 1) + of, counts[of]);
       totals()[of] = counts[of];
       counts[of] = 0;
     }
     blockSync();
-    if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(own, b.epoch);
+    if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(own, 2 * b.epoch);
     bool failed = false;
-    for (uint32_t block = b.thread; block < b.block && !failed; block += b.threads) {
-      failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), b.epoch});
+    for (uint32_t block = b.thread; block < b.number && !failed; block += b.threads) {
+      failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), 2 * b.epoch});
     }
     if (blockAny(failed)) return false;
     // Several threads share the blocks of two experts, whose counts are the halves of a word.
@@ -229,7 +268,7 @@ struct EpSender : EpDispatchBlock {
       const uint32_t share = i / words, of = i - share * words;
       uint64_t sum = 0;
 #pragma unroll 8
-      for (uint32_t block = share; block < b.block; block += sharing) sum += load8(b.countsOf(block) + 1 + of);
+      for (uint32_t block = share; block < b.number; block += sharing) sum += load8(b.countsOf(block) + 1 + of);
 #pragma unroll
       for (uint32_t half = 0; half < 2 && 2 * of + half < all; ++half) {
         const uint32_t count = static_cast<uint32_t>(sum >> (32 * half));
@@ -252,7 +291,7 @@ struct EpSender : EpDispatchBlock {
     }
     for (uint32_t i = thread; i < n * ep.ranks; i += threads) {
       const uint64_t at = static_cast<uint64_t>(token) * ep.ranks + i;
-      store4(call.tables + ep.tableRows + at * 4, static_cast<uint32_t>(rowOf(token, i / ep.ranks, i % ep.ranks)));
+      store4(call.tables + ep.tableRows + at * 4, static_cast<uint32_t>(numberOf(ep.nExperts + i % ep.ranks, i / ep.ranks)));
     }
   }
   MSCCLPP_DEVICE_INLINE uint32_t weightOf(uint64_t choice) const {
@@ -296,6 +335,7 @@ struct EpSender : EpDispatchBlock {
   MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, uint32_t parts) {
     // Thread r has the row of the token at rank r, or -1.
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
+    const uint32_t sub = part;
     uint32_t begin = 0;
     if constexpr (!Rows::AreGiven) rows.begin(token);
 #pragma unroll 1
@@ -326,11 +366,27 @@ struct EpSender : EpDispatchBlock {
       begin = end;
     }
     if (part < parts) sendRoute(token, t, row);
+    if constexpr (ByRow) signalRow(row, sub, subs);
+  }
+
+  // X8. Tells the other ranks that this warp, which is number `sub` of the `subs` that share a row, has sent its part. Thread r has
+  // the row at rank r. All threads of the warp call it: the release of each covers what all of them have stored.
+  MSCCLPP_DEVICE_INLINE void signalRow(int32_t row, uint32_t sub, uint32_t subs) const {
+    warpSync();
+    const uint32_t words = EpRowWarps / subs;
+#pragma unroll 1
+    for (uint32_t begin = 0; begin < ep.ranks * words; begin += 32) {
+      const uint32_t i = begin + b.lane, r = i / words;
+      const int32_t n = static_cast<int32_t>(warpShuffle(static_cast<uint32_t>(row), r & 31));
+      if (r >= ep.ranks || r == ep.rank || n < 0) continue;
+      uint64_t* const word = rowWords(r, ep.rank, static_cast<uint32_t>(n)) + (i - r * words) * subs + sub;
+      detail::store<MemoryOrder::Release, MemoryScope::System>(word, b.epoch);
+    }
   }
 
   // Returns, in thread r, the place of a segment of the token's row at rank r, or 0 if there is none.
   MSCCLPP_DEVICE_INLINE uint64_t placesOf(int32_t row, uint32_t segment) const {
-    if (row < 0) return 0;
+    if (row < 0 || (b.lane == ep.rank && ByRow)) return 0;
     const uint32_t n = static_cast<uint32_t>(row);
     return reinterpret_cast<uint64_t>(ByPackets ? packetsAt(b.lane, ep.rank, n, segment) : rowAt(b.lane, ep.rank, n, segment));
   }

@@ -31,6 +31,7 @@ pub(crate) struct Options {
     /// Whether weights of rows travel back.
     pub(crate) row_weights: bool,
     pub(crate) statistics: bool,
+    pub(crate) max_blocks: u32,
     pub(crate) layouts: Vec<Layout>,
     /// Other kernels than those of the library.
     pub(crate) kernels: Option<KernelSource<'static>>,
@@ -46,6 +47,7 @@ pub(crate) fn connect(model: &Model, options: &Options, comm: &Communicator, gpu
         .number_type(model.number_type)
         .capacity(model.capacity)
         .micro_batches(2)
+        .max_blocks(options.max_blocks)
         .exact(options.exact)
         .timeout(options.limit);
     let mut payload = Payload::new();
@@ -116,6 +118,8 @@ pub(crate) struct Call {
     pub(crate) part_bytes: Vec<usize>,
     pub(crate) rows: usize,
     pub(crate) zero: bool,
+    /// Whether the call masks what goes along with rows.
+    pub(crate) is_masked: bool,
     /// How many rows a column of the second tensor has, or 0.
     pub(crate) column_rows: usize,
     /// The memory for statistics.
@@ -182,7 +186,7 @@ pub(crate) fn dispatch(
     let column_major = options.column_major && layout != Layout::Rank && out.len() > 1;
     let counts =
         options.statistics.then(|| memory(gpu, &bytes(&vec![COUNTED; local.max(1)], u32::to_le_bytes)));
-    let mut call = call.column_major(column_major).micro_batch(micro_batch).zero_rest(zero);
+    let mut call = call.column_major(column_major).micro_batch(micro_batch).zero_rest(zero).mask_along(zero);
     if let Some(counts) = &counts {
         call = call.add_counts_to(counts).add_waits_to(&unwritten(gpu, 8 * model.ranks as u64));
     }
@@ -206,6 +210,7 @@ pub(crate) fn dispatch(
             part_bytes,
             rows,
             zero,
+            is_masked: zero && layout != Layout::Rank,
             column_rows: match layout {
                 _ if !column_major => 0,
                 Layout::Expert => most,
@@ -242,17 +247,21 @@ pub(crate) fn check_dispatch(
     let along = |of: usize, bytes: usize| read(&call.along[of], 0, (call.rows * bytes) as u64);
     let (ids, weights, sources) =
         (along(0, model.top_k * call.id_bytes), along(1, 4 * model.top_k), along(2, 8));
+    let mut is_sent = vec![false; call.rows];
     for (row, places) in rows.iter().zip(&places) {
         let id = |local: &i32| i64::from(*local).to_le_bytes()[..call.id_bytes].to_vec();
+        let weight = |(weight, local): (&f32, &i32)| match local {
+            -1 if call.is_masked => 0f32,
+            _ if call.late_weights => 1.0,
+            _ => *weight,
+        };
         let expected = [
             row.local.iter().flat_map(id).collect::<Vec<u8>>(),
-            row.weights
-                .iter()
-                .flat_map(|weight| if call.late_weights { 1f32 } else { *weight }.to_le_bytes())
-                .collect(),
+            row.weights.iter().zip(&row.local).flat_map(|each| weight(each).to_le_bytes()).collect(),
             [row.source as u32, row.token as u32].iter().flat_map(|number| number.to_le_bytes()).collect(),
         ];
         for place in places.iter().flatten() {
+            is_sent[*place] = true;
             for (there, expected) in [&ids, &weights, &sources].into_iter().zip(&expected) {
                 assert_eq!(
                     &there[place * expected.len()..][..expected.len()],
@@ -260,6 +269,17 @@ pub(crate) fn check_dispatch(
                     "rank {rank}, {row:?}"
                 );
             }
+        }
+    }
+    for (there, bytes, rest) in [(&ids, model.top_k * call.id_bytes, 0xff), (&weights, 4 * model.top_k, 0)] {
+        let expected = if call.is_masked { rest } else { 0xee };
+        for (number, (there, _)) in
+            there.chunks(bytes).zip(&is_sent).enumerate().filter(|(_, (_, sent))| !**sent)
+        {
+            assert!(
+                there.iter().all(|byte| *byte == expected),
+                "rank {rank}, what goes along with row {number}"
+            );
         }
     }
     for (part, bytes) in call.part_bytes.iter().enumerate() {

@@ -28,18 +28,14 @@ class Handle(tuple[Any, ...]):
 
 
 def layout(ranks: Ranks, topk_idx: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns how many tokens go to each rank, how many to each expert, and which token to which rank."""
-    local = experts_of_rank(ranks, num_experts)
-    is_chosen = topk_idx >= 0
-    tokens = topk_idx.shape[0]
-    # The last column and the last number are of choices that are none.
-    of_rank = topk_idx.new_zeros((tokens, ranks.size + 1), dtype=torch.bool)
-    of_rank.scatter_(1, torch.where(is_chosen, topk_idx // local, ranks.size).long(), True)
-    of_rank = of_rank[:, :-1].contiguous()
-    of_expert = topk_idx.new_zeros(num_experts + 1, dtype=torch.int32)
-    experts = torch.where(is_chosen, topk_idx, num_experts).flatten().long()
-    of_expert.scatter_add_(0, experts, of_expert.new_ones(1).expand_as(experts))
-    return of_rank.sum(0, dtype=torch.int32), of_expert[:-1].contiguous(), of_rank
+    """Returns how many tokens go to each rank, how many to each expert, and which token to which rank. The numbers are
+    parts of one tensor, behind the number of tokens.
+    """
+    experts_of_rank(ranks, num_experts)
+    counts = topk_idx.new_empty(1 + ranks.size + num_experts, dtype=torch.int32)
+    of_rank = topk_idx.new_empty((topk_idx.shape[0], ranks.size), dtype=torch.bool)
+    ranks.count_choices(topk_idx.contiguous(), num_experts, counts, of_rank)
+    return counts[1 : 1 + ranks.size], counts[1 + ranks.size :], of_rank
 
 
 def dispatch(
@@ -78,13 +74,11 @@ def dispatch(
                 "ranks give the same number, for the rank with the most tokens"
             )
     else:
-        mine = [num_tokens_per_rank.new_full((1,), tokens), num_tokens_per_rank, num_tokens_per_expert]
-        on_device, on_host = ranks.exchange(torch.cat([each.int() for each in mine]))
-        n, most = sum(each[1 + ranks.rank] for each in on_host), max(each[0] for each in on_host)
+        on_device, on_host = ranks.exchange(_counts(tokens, num_tokens_per_rank, num_tokens_per_expert))
         prefix = on_device[:, 1 : 1 + ranks.size].cumsum(0, dtype=torch.int32)
-        first = 1 + ranks.size + ranks.rank * local
-        sums = (sum(each[e] for each in on_host) for e in range(first, first + local))
-        counts = [-(-each // expert_alignment) * expert_alignment for each in sums]
+        sums, most = on_host.sum(0).tolist(), max(on_host[:, 0].tolist())
+        n, first = sums[1 + ranks.rank], 1 + ranks.size + ranks.rank * local
+        counts = [-(-each // expert_alignment) * expert_alignment for each in sums[first : first + local]]
 
     ids = None if topk_idx is None else topk_idx.contiguous()
     if ids is None:
@@ -96,9 +90,9 @@ def dispatch(
     out = _of_length(parts, n)
     came_idx = came_weights = None
     if topk_idx is not None:
-        came_idx = topk_idx.new_full((n, ids.shape[1]), -1)
+        came_idx = topk_idx.new_empty((n, ids.shape[1]))
     if topk_weights is not None:
-        came_weights = topk_weights.new_zeros((n, ids.shape[1]))
+        came_weights = topk_weights.new_empty((n, ids.shape[1]))
     experts_of_rows = _of_rows(set_up, parts)
     routed = experts_of_rows.dispatch(
         rows,
@@ -109,10 +103,9 @@ def dispatch(
         out=out,
         ids_into=came_idx,
         weights_into=came_weights,
+        mask_along=True,
     )
     ranks.settle(experts_of_rows)
-    if came_idx is not None and came_weights is not None:
-        came_weights.masked_fill_(came_idx == -1, 0)
     handle = Handle((prefix, is_token_in_rank))
     handle.set_up, handle.routed, handle.rows = set_up, routed, n
     return _rows(out), came_idx, came_weights, counts, handle
@@ -154,6 +147,14 @@ def experts_of_rank(ranks: Ranks, num_experts: int) -> int:
     if num_experts == 0 or num_experts % ranks.size:
         raise ValueError(f"{num_experts} experts do not divide into {ranks.size} equal parts, one for each rank")
     return num_experts // ranks.size
+
+
+def _counts(tokens: int, of_ranks: torch.Tensor, of_experts: torch.Tensor) -> torch.Tensor:
+    """Returns one tensor of the three: that of `layout`, if the two are parts of it."""
+    whole = of_ranks._base
+    if whole is not None and whole is of_experts._base and whole.numel() == 1 + of_ranks.numel() + of_experts.numel():
+        return whole
+    return torch.cat([of_ranks.new_full((1,), tokens).int(), of_ranks.int(), of_experts.int()])
 
 
 def _parts(x: Rows) -> Sequence[torch.Tensor]:

@@ -78,6 +78,8 @@ class Ranks:
         self._lost: set[int] = set()
         self._set_ups: dict[Shape, SetUp] = {}
         self._collectives: Collectives | None = None
+        self._counter: _mscclpp._ChoiceCounter | None = None
+        self._on_host: torch.Tensor | None = None
 
     def set_up(self, shape: Shape, capacity: int) -> SetUp:
         """Returns experts with room for so many tokens of each rank. All ranks call it alike, and if there are none yet,
@@ -118,16 +120,41 @@ class Ranks:
         self._set_ups[shape] = made = SetUp(experts)
         return made
 
-    def exchange(self, counts: torch.Tensor) -> tuple[torch.Tensor, list[list[int]]]:
-        """Returns the counts of all ranks, on the device and on the host, for which the host waits."""
+    def count_choices(
+        self, ids: torch.Tensor, experts: int, counts: torch.Tensor, is_in_rank: torch.Tensor
+    ) -> None:
+        """Counts the choices of tokens: in `counts` the tokens, those for each rank, and the choices of each expert; and
+        which token goes to which rank.
+        """
+        if ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(
+                f"argument 'topk_idx': expected numbers of type int32 or int64 of shape (tokens, top-k), got {ids.dtype} of "
+                f"shape {tuple(ids.shape)}"
+            )
+        if self._counter is None:
+            self._counter = _mscclpp._ChoiceCounter(self.device)
+        stream = 0 if self.is_simulated else torch.cuda.current_stream().cuda_stream
+        memory = ids.data_ptr(), ids.element_size(), experts, self.size, counts.data_ptr(), is_in_rank.data_ptr()
+        self._counter.count(*ids.shape, *memory, stream)
+
+    def exchange(self, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the counts of all ranks, on the device and on the host, for which the host waits. Those on the host
+        stay until the next call.
+        """
         self.expect_no_capture(
             "this call waits for counts of all ranks on the host, which a capture cannot: give num_worst_tokens"
         )
         if self._collectives is None:
             self._collectives = Collectives(self._group, self.device, scratch=_SCRATCH, max_blocks=1, timeout=PATIENCE)
         gathered = self._collectives.all_gather(counts)
+        if self.is_simulated:
+            self._collectives.synchronize(0)
+            return gathered, gathered
+        if self._on_host is None or self._on_host.shape != gathered.shape:
+            self._on_host = torch.empty_like(gathered, device="cpu", pin_memory=True)
+        self._on_host.copy_(gathered, non_blocking=True)
         self._collectives.synchronize(self._stream())
-        return gathered, gathered.tolist()
+        return gathered, self._on_host
 
     def settle(self, experts: Experts) -> None:
         """Lets later work of PyTorch read what a call writes: on simulated devices, by waiting for the call."""

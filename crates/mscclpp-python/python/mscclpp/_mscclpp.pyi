@@ -1283,6 +1283,17 @@ class UniqueId:
         """Takes the bytes that `__getstate__()` gave."""
 
 @final
+class _ChoiceCounter:
+    """Counts the choices of tokens on one device."""
+    def __new__(cls, /, device: SupportsIndex) -> _ChoiceCounter:
+        """Loads the kernel."""
+    def count(self, /, tokens: SupportsIndex, top_k: SupportsIndex, ids: SupportsIndex, id_bytes: SupportsIndex, experts: SupportsIndex, ranks: SupportsIndex, counts: SupportsIndex, is_in_rank: SupportsIndex, stream: "int") -> None:
+        """
+        Counts the choices of `tokens` tokens, `top_k` each, at the address `ids`. `counts` gets 1 + `ranks` + `experts` numbers of
+        4 bytes, and `is_in_rank` a byte for each token and rank. On a simulated device, it waits until that is done.
+        """
+
+@final
 class _Collectives:
     """Collectives of all ranks of a communicator."""
     def __enter__(self, /) -> _Collectives: ...
@@ -1385,7 +1396,7 @@ class _Experts:
     @property
     def device_bytes(self, /) -> int:
         """The device memory that this rank took, in bytes."""
-    def dispatch(self, /, tokens: SupportsIndex, ids: tuple[SupportsIndex, SupportsIndex], id_bytes: SupportsIndex, weights: tuple[SupportsIndex, SupportsIndex] | None, rows: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], layout: str, alignment: SupportsIndex, out: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], along: SupportsLenAndGetItem[tuple[SupportsIndex, SupportsIndex] | None], micro_batch: SupportsIndex, zero_rest: bool, column_major: bool, hook: bool, stream: "int") -> tuple[_Routed, _Receive | None, bool]:
+    def dispatch(self, /, tokens: SupportsIndex, ids: tuple[SupportsIndex, SupportsIndex], id_bytes: SupportsIndex, weights: tuple[SupportsIndex, SupportsIndex] | None, rows: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], layout: str, alignment: SupportsIndex, out: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], along: SupportsLenAndGetItem[tuple[SupportsIndex, SupportsIndex] | None], micro_batch: SupportsIndex, zero_rest: bool, mask_along: bool, column_major: bool, hook: bool, stream: "int") -> tuple[_Routed, _Receive | None, bool]:
         """
         Sends tokens. `rows` are the tensors that travel, `out` the memory for those that come, none for the layout
         "rank". `along` has memory for ids, weights and sources of rows, counts and waits, or None for each. Returns the

@@ -166,6 +166,7 @@ class Experts(ExpertRows):
         waits_into: Any = None,
         micro_batch: int = 0,
         zero_rest: bool = False,
+        mask_along: bool = False,
         hook: bool = False,
         stream: Any = None,
     ) -> Any:
@@ -187,7 +188,8 @@ class Experts(ExpertRows):
         Arrays for what goes along with each row of the layout: `ids_into`, [rows, top_k] of the type of `topk_ids`,
         gets the local experts, -1 for those of other ranks; `weights_into`, [rows, top_k] of type float32, the weights;
         `sources_into`, [rows, 2] of type int32, the rank and the number of the token there. Rows that nobody sent are
-        not written. To `counts_into`, [L] of type int32, the numbers of rows of the experts are added, and to
+        not written. With `mask_along`, in layouts other than "rank", their ids become -1, and their weights and those
+        of other ranks' experts 0. To `counts_into`, [L] of type int32, the numbers of rows of the experts are added, and to
         `waits_into`, [R] of type int64, the nanoseconds for which this rank waited for each rank.
 
         With `hook`, the call only sends, and returns the `Routed` and a function: `receive(stream=None)` puts the rest
@@ -229,6 +231,7 @@ class Experts(ExpertRows):
                 along,
                 count("micro_batch", micro_batch),
                 zero_rest,
+                mask_along,
                 column_major,
                 hook,
                 at,

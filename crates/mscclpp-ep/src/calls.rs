@@ -196,8 +196,8 @@ impl Dispatch {
         self
     }
 
-    /// Masks what [`Self::ids_into`] and [`Self::weights_into`] get: the ids of rows of the layout that nobody sent become -1, and
-    /// the weights of these rows, and of other ranks' experts, become 0. `false`, if not given. Not for [`Layout::Rank`].
+    /// Masks what [`Self::ids_into`] and [`Self::weights_into`] get: the ids of rows that nobody sent become -1, and the weights
+    /// of these rows, and of other ranks' experts, become 0. `false`, if not given. Not for [`Layout::Rank`].
     pub fn mask_along(mut self, mask: bool) -> Self {
         self.mask_along = mask;
         self

@@ -198,8 +198,8 @@ impl Experts {
         self.put(launch, stream)
     }
 
-    /// Whether rows are taken to their places while others come. That takes longer for few tokens, and for rows that are quantised
-    /// on their way, which half of the blocks would do.
+    /// Whether rows are taken to their places while others come. That takes longer for few tokens, and for rows that are
+    /// quantised on their way, which half of the blocks would do.
     fn goes_by_row(&self, call: &EpDispatch) -> bool {
         let copies = call.layout != Layout::Rank.number();
         copies && self.handle.quantisation == 0 && call.tokens >= self.engine.kernels.many_tokens

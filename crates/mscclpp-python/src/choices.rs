@@ -25,8 +25,8 @@ impl PyChoiceCounter {
         .map_err(raised)
     }
 
-    /// Counts the choices of `tokens` tokens, `top_k` each, at the address `ids`. `counts` gets 1 + `ranks` + `experts` numbers of
-    /// 4 bytes, and `is_in_rank` a byte for each token and rank. On a simulated device, it waits until that is done.
+    /// Counts the choices of `tokens` tokens, `top_k` each, at the address `ids`. `counts` gets 1 + `ranks` + `experts`
+    /// numbers of 4 bytes, and `is_in_rank` a byte for each token and rank. On a simulated device, it waits until that is done.
     #[pyo3(signature = (tokens, top_k, ids, id_bytes, experts, ranks, counts, is_in_rank, stream: "int"))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords of the Python layer")]
     fn count(

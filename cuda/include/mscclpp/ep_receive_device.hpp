@@ -182,8 +182,8 @@ struct EpReceiver : EpDispatchBlock {
     }
     return all;
   }
-  // What came along with a row for one of the choices of its token: the expert here (~0 if it is of another rank), the weight, and
-  // the place of the row in the layout (~0 if it has none, or if there is no memory for it).
+  // What came along with a row for one of the choices of its token: the expert here (~0 if it is of another rank), the weight,
+  // and the place of the row in the layout (~0 if it has none, or if there is no memory for it).
   struct Choice {
     uint32_t local, weight, place, token;
   };

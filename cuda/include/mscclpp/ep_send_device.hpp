@@ -116,8 +116,8 @@ struct EpSender : EpDispatchBlock {
     return true;
   }
 
-  // X8. The same if rows are taken while others come: at first what goes along with all rows, and then the rows, whose warps share
-  // a counter of their parts.
+  // X8. The same if rows are taken while others come: at first what goes along with all rows, and then the rows. The warps take
+  // their parts by a counter.
   MSCCLPP_DEVICE_INLINE bool sendByRow() {
     if (!call.again) {
       for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
@@ -369,8 +369,8 @@ struct EpSender : EpDispatchBlock {
     if constexpr (ByRow) signalRow(row, sub, subs);
   }
 
-  // X8. Tells the other ranks that this warp, which is number `sub` of the `subs` that share a row, has sent its part. Thread r has
-  // the row at rank r. All threads of the warp call it: the release of each covers what all of them have stored.
+  // X8. Tells the other ranks that this warp, which is number `sub` of the `subs` that share a row, has sent its part. Thread r
+  // has the row at rank r. All threads of the warp call it: the release of each covers what all of them have stored.
   MSCCLPP_DEVICE_INLINE void signalRow(int32_t row, uint32_t sub, uint32_t subs) const {
     warpSync();
     const uint32_t words = EpRowWarps / subs;

@@ -2,6 +2,7 @@
 
 mod calls;
 mod checked;
+mod choices;
 mod errors;
 mod fused;
 mod oracle;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import torch
@@ -74,11 +75,14 @@ def dispatch(
                 "ranks give the same number, for the rank with the most tokens"
             )
     else:
-        on_device, on_host = ranks.exchange(_counts(tokens, num_tokens_per_rank, num_tokens_per_expert))
-        prefix = on_device[:, 1 : 1 + ranks.size].cumsum(0, dtype=torch.int32)
-        sums, most = on_host.sum(0).tolist(), max(on_host[:, 0].tolist())
-        n, first = sums[1 + ranks.rank], 1 + ranks.size + ranks.rank * local
-        counts = [-(-each // expert_alignment) * expert_alignment for each in sums[first : first + local]]
+        of_ranks, sums = ranks.exchange(_counts(tokens, num_tokens_per_rank, num_tokens_per_expert))
+        n, most = sums[1 + ranks.rank], max(of_rank[0] for of_rank in of_ranks)
+        first = 1 + ranks.size + ranks.rank * local
+        counts = sums[first : first + local]
+        if expert_alignment != 1:
+            counts = [-(-each // expert_alignment) * expert_alignment for each in counts]
+        to_each = zip(*(of_rank[1 : 1 + ranks.size] for of_rank in of_ranks))
+        prefix = torch.tensor(list(zip(*map(accumulate, to_each))), dtype=torch.int32).to(rows.device, non_blocking=True)
 
     ids = None if topk_idx is None else topk_idx.contiguous()
     if ids is None:

@@ -79,7 +79,6 @@ class Ranks:
         self._set_ups: dict[Shape, SetUp] = {}
         self._collectives: Collectives | None = None
         self._counter: _mscclpp._ChoiceCounter | None = None
-        self._on_host: torch.Tensor | None = None
 
     def set_up(self, shape: Shape, capacity: int) -> SetUp:
         """Returns experts with room for so many tokens of each rank. All ranks call it alike, and if there are none yet,
@@ -137,24 +136,15 @@ class Ranks:
         memory = ids.data_ptr(), ids.element_size(), experts, self.size, counts.data_ptr(), is_in_rank.data_ptr()
         self._counter.count(*ids.shape, *memory, stream)
 
-    def exchange(self, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the counts of all ranks, on the device and on the host, for which the host waits. Those on the host
-        stay until the next call.
-        """
+    def exchange(self, counts: torch.Tensor) -> tuple[list[list[int]], list[int]]:
+        """Returns the counts of each rank, and their sums. The host waits for them."""
         self.expect_no_capture(
             "this call waits for counts of all ranks on the host, which a capture cannot: give num_worst_tokens"
         )
         if self._collectives is None:
             self._collectives = Collectives(self._group, self.device, scratch=_SCRATCH, max_blocks=1, timeout=PATIENCE)
-        gathered = self._collectives.all_gather(counts)
-        if self.is_simulated:
-            self._collectives.synchronize(0)
-            return gathered, gathered
-        if self._on_host is None or self._on_host.shape != gathered.shape:
-            self._on_host = torch.empty_like(gathered, device="cpu", pin_memory=True)
-        self._on_host.copy_(gathered, non_blocking=True)
-        self._collectives.synchronize(self._stream())
-        return gathered, self._on_host
+        stream = 0 if self.is_simulated else torch.cuda.current_stream().cuda_stream
+        return self._collectives._made.all_gather_to_host(counts.data_ptr(), counts.numel(), stream)
 
     def settle(self, experts: Experts) -> None:
         """Lets later work of PyTorch read what a call writes: on simulated devices, by waiting for the call."""

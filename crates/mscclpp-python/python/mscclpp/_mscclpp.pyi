@@ -1289,8 +1289,8 @@ class _ChoiceCounter:
         """Loads the kernel."""
     def count(self, /, tokens: SupportsIndex, top_k: SupportsIndex, ids: SupportsIndex, id_bytes: SupportsIndex, experts: SupportsIndex, ranks: SupportsIndex, counts: SupportsIndex, is_in_rank: SupportsIndex, stream: "int") -> None:
         """
-        Counts the choices of `tokens` tokens, `top_k` each, at the address `ids`. `counts` gets 1 + `ranks` + `experts` numbers of
-        4 bytes, and `is_in_rank` a byte for each token and rank. On a simulated device, it waits until that is done.
+        Counts the choices of `tokens` tokens, `top_k` each, at the address `ids`. `counts` gets 1 + `ranks` + `experts`
+        numbers of 4 bytes, and `is_in_rank` a byte for each token and rank. On a simulated device, it waits until that is done.
         """
 
 @final
@@ -1303,6 +1303,11 @@ class _Collectives:
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str) -> None:
         """Ends the waits of this rank's calls, and those of all other ranks' calls."""
+    def all_gather_to_host(self, /, counts: SupportsIndex, n: SupportsIndex, stream: "int") -> tuple[list[list[int]], list[int]]:
+        """
+        Gathers `n` numbers of 4 bytes of each rank, at the address `counts`, and waits until the host has them. Returns those of
+        each rank, and their sums over the ranks. Not in a capture.
+        """
     def all_reduce_rows(self, /, kernel: _Kernel, args: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex] | Buffer | Sequence[SupportsIndex]], rows: tuple[SupportsIndex, SupportsIndex, SupportsIndex, str], outputs: SupportsGetItem[int, tuple[SupportsIndex, str | None, bool]], stream: "int") -> bool:
         """
         Sums up rows and hands each to a kernel that was made for that: see `Collectives::all_reduce_rows` of the

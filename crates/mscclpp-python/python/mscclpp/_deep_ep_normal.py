@@ -82,7 +82,9 @@ def dispatch(
         if expert_alignment != 1:
             counts = [-(-each // expert_alignment) * expert_alignment for each in counts]
         to_each = zip(*(of_rank[1 : 1 + ranks.size] for of_rank in of_ranks))
-        prefix = torch.tensor(list(zip(*map(accumulate, to_each))), dtype=torch.int32).to(rows.device, non_blocking=True)
+        prefix = torch.tensor(list(zip(*map(accumulate, to_each))), dtype=torch.int32).to(
+            rows.device, non_blocking=True
+        )
 
     ids = None if topk_idx is None else topk_idx.contiguous()
     if ids is None:

@@ -119,9 +119,7 @@ class Ranks:
         self._set_ups[shape] = made = SetUp(experts)
         return made
 
-    def count_choices(
-        self, ids: torch.Tensor, experts: int, counts: torch.Tensor, is_in_rank: torch.Tensor
-    ) -> None:
+    def count_choices(self, ids: torch.Tensor, experts: int, counts: torch.Tensor, is_in_rank: torch.Tensor) -> None:
         """Counts the choices of tokens: in `counts` the tokens, those for each rank, and the choices of each expert; and
         which token goes to which rank.
         """
@@ -134,7 +132,7 @@ class Ranks:
             self._counter = _mscclpp._ChoiceCounter(self.device)
         stream = 0 if self.is_simulated else torch.cuda.current_stream().cuda_stream
         memory = ids.data_ptr(), ids.element_size(), experts, self.size, counts.data_ptr(), is_in_rank.data_ptr()
-        self._counter.count(*ids.shape, *memory, stream)
+        self._counter.count(ids.shape[0], ids.shape[1], *memory, stream)
 
     def exchange(self, counts: torch.Tensor) -> tuple[list[list[int]], list[int]]:
         """Returns the counts of each rank, and their sums. The host waits for them."""

@@ -114,7 +114,7 @@ pub(crate) fn any(random: &mut Random) -> (Model, Options) {
         halves,
         row_weights: one_row && !late_weights && random.below(2) == 0,
         statistics: false,
-        max_blocks: 2 + random.below(4) as u32,
+        max_blocks: 1 + random.below(5) as u32,
         id_type: [IdType::I32, IdType::I64][random.below(2)],
         also: 4 * random.below(5),
         layouts,

@@ -11,7 +11,7 @@ use mscclpp::{
     engine::LastCall,
     gpu::{Abort as _, PinnedBuffer},
 };
-use mscclpp_collectives::{Collectives, DataType, Error, Kind, Published, Registered, Request};
+use mscclpp_collectives::{Collectives, DataType, Error, Published, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
@@ -40,8 +40,8 @@ struct Made {
     collectives: Collectives,
     communicator: Communicator,
     copies: KeptCopies,
-    /// Pinned memory for `all_gather_to_host`: that of calls that are complete, and that of others.
-    pinned: Mutex<[Vec<PinnedBuffer<AtomicU32>>; 2]>,
+    /// Pinned memory for `all_gather_to_host`, which no call uses.
+    pinned: Mutex<Vec<PinnedBuffer<AtomicU32>>>,
 }
 
 closable!(PyCollectives, inner);
@@ -306,40 +306,22 @@ impl PyCollectives {
         let made = self.inner.get()?;
         let gpu = made.collectives.gpu();
         let all = made.collectives.n_ranks() * n;
-        let kept = made.pinned.lock()[0].pop().filter(|pinned| pinned.len() >= 4 * all as u64);
+        let kept = made.pinned.lock().pop().filter(|pinned| pinned.len() >= 4 * all as u64);
         let pinned = match kept {
             Some(pinned) => pinned,
             None => gpu.allocate_pinned_words(4 * all.max(1) as u64).or_raise()?,
         };
-        // Kernels may still write into the memory of a call that failed.
-        made.pinned.lock()[1].push(pinned.clone());
-        let request = Request {
-            kind: Kind::AllGather,
-            send: DevicePtr(counts),
-            recv: pinned.ptr(),
-            count: n as u64,
-            data_type: DataType::U32,
-        };
-        let put = || -> Result<(), Error> {
-            let stream = device::stream(gpu, stream)?;
-            if gpu.platform() == Platform::Sim {
-                let selector = Override::new(None, 0, 0).expect("nothing is overridden");
-                // SAFETY: as below, for memory of the process.
-                let copies =
-                    unsafe { simulated::enqueue(&made.collectives, &[request], &stream, &selector)? };
-                made.copies.keep(copies);
-                return Ok(());
-            }
-            // SAFETY: the program keeps the counts until the call is complete, and `pinned` is kept.
-            unsafe { made.collectives.enqueue(&[request], &stream) }
-        };
-        py.detach(put).map_err(raised)?;
-        self.synchronize(py, stream)?;
+        let request = Asked::all_gather(DevicePtr(counts), pinned.ptr(), n as u64, DataType::U32);
+        let put = self.enqueue(py, AllAsked(vec![request]), stream, None, 0, 0, Vec::new());
+        let done = put.and_then(|_| self.synchronize(py, stream));
+        if let Err(error) = done {
+            // Kernels may still write into it.
+            std::mem::forget(pinned);
+            return Err(error);
+        }
         let word = |i: usize| pinned.word(4 * i as u64).map(|word| word.load(Ordering::Relaxed));
         let numbers = (0..all).map(word).collect::<Result<Vec<u32>, _>>().or_raise()?;
-        let mut lists = made.pinned.lock();
-        lists[1].retain(|each| each.ptr() != pinned.ptr());
-        lists[0].push(pinned);
+        made.pinned.lock().push(pinned);
         let of_ranks: Vec<Vec<u32>> = numbers.chunks(n.max(1)).map(<[u32]>::to_vec).collect();
         let sums = (0..n).map(|i| of_ranks.iter().map(|of| of[i]).sum()).collect();
         Ok((of_ranks, sums))

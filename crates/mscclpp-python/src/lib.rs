@@ -93,6 +93,7 @@ mod extension {
         base_service::PyBaseProxyService,
         bootstrap::{PyBootstrap, PyTcpBootstrap},
         buffer::{PyGranularity, PyRawGpuBuffer},
+        choices::PyChoiceCounter,
         collectives::{PyCollectives, PyPublished, PyRegistered},
         communicator::{ConnectionFuture, MemoryFuture, PyCommunicator, SemaphoreFuture},
         config::{PyDevice, PyDeviceType, PyEndpointConfig},
@@ -101,7 +102,6 @@ mod extension {
         device::{device_count, set_device},
         env::{PyEnv, settings},
         error::ErrorCode,
-        choices::PyChoiceCounter,
         experts::PyExperts,
         fifo::{PyFifo, PyProxyTrigger},
         handle::{

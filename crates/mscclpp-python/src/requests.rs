@@ -27,6 +27,10 @@ enum What {
 }
 
 impl Asked {
+    pub(crate) fn all_gather(send: DevicePtr, recv: DevicePtr, count: u64, data_type: DataType) -> Self {
+        Self { kind: What::Plain(Kind::AllGather), send, recv, count, data_type }
+    }
+
     pub(crate) fn request(&self) -> Request<'_> {
         let kind = match &self.kind {
             What::Plain(kind) => *kind,

@@ -78,7 +78,8 @@ class Ranks:
         self._lost: set[int] = set()
         self._set_ups: dict[Shape, SetUp] = {}
         self._collectives: Collectives | None = None
-        self._counter: _mscclpp._ChoiceCounter | None = None
+        # Loaded here, since a capture cannot load a kernel.
+        self._counter = _mscclpp._ChoiceCounter(self.device)
 
     def set_up(self, shape: Shape, capacity: int) -> SetUp:
         """Returns experts with room for so many tokens of each rank. All ranks call it alike, and if there are none yet,
@@ -128,8 +129,6 @@ class Ranks:
                 f"argument 'topk_idx': expected numbers of type int32 or int64 of shape (tokens, top-k), got {ids.dtype} of "
                 f"shape {tuple(ids.shape)}"
             )
-        if self._counter is None:
-            self._counter = _mscclpp._ChoiceCounter(self.device)
         stream = 0 if self.is_simulated else torch.cuda.current_stream().cuda_stream
         memory = ids.data_ptr(), ids.element_size(), experts, self.size, counts.data_ptr(), is_in_rank.data_ptr()
         self._counter.count(ids.shape[0], ids.shape[1], *memory, stream)

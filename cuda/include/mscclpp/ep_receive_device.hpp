@@ -315,10 +315,10 @@ struct EpReceiver : EpDispatchBlock {
   }
   // Takes where choice k of a row is in the layout (see Choice), and if rows are taken while others come, the row's token.
   MSCCLPP_DEVICE_INLINE bool takePlace(const Row& row, uint32_t k, uint32_t& place, uint32_t& token) const {
-    uint32_t at[ByPackets ? 2 : 3] = {1 + k, 1 + 2 * ep.topK + k}, of[ByPackets ? 2 : 3];
+    uint32_t at[ByRow ? 3 : 2] = {1 + k, 1 + 2 * ep.topK + k}, of[ByRow ? 3 : 2];
     const bool came = takeNumbers(row, at, of);
     place = !came || of[0] == ~0u ? ~0u : placeOf(row, of[0], of[1]);
-    if constexpr (!ByPackets) token = of[2];
+    if constexpr (ByRow) token = of[2];
     return came;
   }
 

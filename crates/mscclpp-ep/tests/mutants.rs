@@ -123,6 +123,8 @@ fn flat() -> String {
         "ep_terms_device.hpp",
         "ep_combine_device.hpp",
         "ep_dispatch_block_device.hpp",
+        "ep_quantise_device.hpp",
+        "ep_routing_device.hpp",
         "ep_send_device.hpp",
         "ep_receive_device.hpp",
         "ep_dispatch_device.hpp",

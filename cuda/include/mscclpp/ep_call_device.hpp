@@ -26,7 +26,7 @@ enum EpLimits : uint32_t {
   EpChoicesAtOnce = 4,
   // The parts in which a combine of many tokens signals the rows that it has sent.
   EpPhases = 8,
-  // The most warps that share a row of a dispatch whose rows are taken while others come, and the words by which they signal it.
+  // The most warps that share a row of a dispatch by row (X8), and the words by which they signal the row.
   EpRowWarps = 2,
   // The warps of a block.
   EpMaxWarps = 32,
@@ -40,13 +40,13 @@ enum EpLimits : uint32_t {
 // The tokens that a block routes at once, and the words in which each of them has a bit; and how many tokens are many for a
 // combine. Those of simulated devices are so few that tests have more.
 // The fewest rows of a phase, and the fewest blocks that send, with which the warps of a combine share a counter: see X7. The
-// fewest parts of a row that several warps share in a dispatch whose rows are taken while others come.
+// fewest parts of a row that several warps share in a dispatch by row: see X8.
 #if defined(MSCCLPP_DEVICE_SIM)
 enum EpTokens : uint32_t { EpTokensAtOnce = 4, EpMarkWords = 2, EpManyTokens = 6 };
 enum EpDynamic : uint32_t { EpDynamicRows = 1, EpDynamicSenders = 1, EpSharedParts = 2 };
 #else
 enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 512 };
-enum EpDynamic : uint32_t { EpDynamicRows = 512, EpDynamicSenders = 16, EpSharedParts = 6 };
+enum EpDynamic : uint32_t { EpDynamicRows = 384, EpDynamicSenders = 16, EpSharedParts = 6 };
 #endif
 
 // The looks of a thread for packets before it calls a function that waits for them. The look that finds packets has their data;
@@ -74,8 +74,8 @@ enum EpQuantisation : uint32_t {
 
 enum EpDirection : uint32_t { EpDispatching = 0, EpCombining = 1 };
 
-// What a dispatch does with rows of the layout that nobody sent, bits: it makes them zero; it makes their outIds -1, and the
-// outWeights of these rows and of other ranks' experts 0.
+// Bits. With EpRestZero, a dispatch makes the rows of the layout zero that nobody sent. With EpRestMasked, it makes their outIds
+// -1, and the outWeights of these rows and of other ranks' experts 0.
 enum EpRest : uint32_t { EpRestZero = 1, EpRestMasked = 2 };
 
 // The halves of a call that a launch does: both, or one of two launches each.
@@ -196,7 +196,7 @@ struct EpDispatch {
   uint64_t columnRows;
   uint32_t tokens, idBytes, layout, alignment, microBatch;
   // Whether the tables are those of a routing that is used again; whether this rank has too many tokens, and sends none;
-  // EpRest.
+  // bits of EpRest.
   uint32_t again, refused, rest;
 };
 

@@ -14,7 +14,7 @@ namespace detail {
 enum class EpRows {
   // They are stored, and each block signals all that it has sent.
   AreStored,
-  // As packets: X6.
+  // They travel as packets: X6.
   ArePackets,
   // They are stored, and each row is signalled by itself, so that rows are taken to their places while others come: X8. The
   // sender reads its own rows where they are given.

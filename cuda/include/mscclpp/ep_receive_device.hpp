@@ -182,12 +182,12 @@ struct EpReceiver : EpDispatchBlock {
     }
     return all;
   }
-  // What came along with a row for one of the choices of its token: the expert here (~0 if it is of another rank), the weight,
-  // and the place of the row in the layout (~0 if it has none, or if there is no memory for it).
+  // A choice of a row's token, as it came along with the row: its expert here (~0 if that is of another rank), its weight, the
+  // place of the row in the layout (~0 if it has none, or if there is no memory for it), and the token.
   struct Choice {
     uint32_t local, weight, place, token;
   };
-  // Takes it. Returns false if a wait was given up.
+  // Takes choice k. Returns false if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool takeChoice(const Row& row, uint32_t k, Choice& choice) const {
     const uint32_t at[4] = {1 + k, 1 + ep.topK + k, 1 + 2 * ep.topK + k, 0};
     uint32_t of[4];
@@ -197,7 +197,7 @@ struct EpReceiver : EpDispatchBlock {
     choice = Choice{local, of[1], local == ~0u ? ~0u : placeOf(row, local, of[2]), of[3]};
     return came;
   }
-  // Notes it in the tables.
+  // Notes choice k in the tables.
   MSCCLPP_DEVICE_INLINE void noteChoice(const Row& row, uint32_t k, const Choice& choice) const {
     uint8_t* const noted = received(row);
     store4(noted + (1 + k) * 4ull, choice.local);

@@ -40,8 +40,8 @@ impl Choices {
 }
 
 /// A kernel that counts choices, for programs that need the counts before a dispatch, to allocate memory for what comes. A
-/// dispatch counts by itself. It is one block, which is no part of [`calls_at_once`](crate::ExpertsBuilder::calls_at_once): it
-/// waits for nobody.
+/// dispatch counts by itself. The kernel has one block and waits for nobody, so it does not count for
+/// [`calls_at_once`](crate::ExpertsBuilder::calls_at_once).
 ///
 /// ```
 /// use mscclpp::prelude::*;
@@ -83,8 +83,8 @@ impl ChoiceCounter {
     }
 
     /// Stores 32-bit numbers in `counts`: the tokens; for each rank the tokens with a choice of one of its experts; for each
-    /// expert its choices. In `is_in_rank` it stores a byte for each token and rank, 1 if the token has such a choice, else 0.
-    /// It does not block.
+    /// expert its choices. `is_in_rank` gets a byte for each token and rank, 1 if the token has such a choice, else 0. The call
+    /// does not block.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for numbers or memory that do not fit; the errors of a launch.
@@ -102,19 +102,27 @@ impl ChoiceCounter {
             )));
         }
         let all = (experts + ranks) as u64;
-        let (most_experts, most) = (MOST_SHARED / 4 - *ranks as u64, u64::from(u32::MAX >> 1));
-        if all * 4 > MOST_SHARED || (*tokens as u64).saturating_mul((*top_k).max(*ranks) as u64) > most {
+        if all * 4 > MOST_SHARED {
+            let most = MOST_SHARED / 4 - *ranks as u64;
             return Err(Error::InvalidArgument(format!(
-                "{tokens} tokens with {top_k} choices of {experts} experts: give at most {most_experts} experts, and {most} choices"
+                "{experts} experts of {ranks} ranks; give at most {most}"
             )));
         }
-        let of =
-            |memory: &Memory, what: &str, bytes: u64, alignment: u64| memory.at_least(what, bytes, alignment);
+        // Kernels count them in 32 bits.
+        if (*tokens as u64).saturating_mul(*top_k as u64) >= 1 << 31 {
+            return Err(Error::InvalidArgument(format!(
+                "{tokens} tokens with {top_k} choices; give fewer than 2^31 choices"
+            )));
+        }
         let (tokens, id_bytes) = (*tokens as u64, id_type.size());
         let param = EpChoices {
-            ids: of(ids, "topk_ids", tokens * *top_k as u64 * id_bytes, id_bytes)?,
-            counts: of(counts, "the memory for counts", 4 * (1 + all), 4)?,
-            is_in_rank: of(is_in_rank, "the memory for the ranks of tokens", tokens * *ranks as u64, 1)?,
+            ids: ids.at_least("topk_ids", tokens * *top_k as u64 * id_bytes, id_bytes)?,
+            counts: counts.at_least("the memory for counts", 4 * (1 + all), 4)?,
+            is_in_rank: is_in_rank.at_least(
+                "the memory for the ranks of tokens",
+                tokens * *ranks as u64,
+                1,
+            )?,
             tokens: tokens as u32,
             top_k: *top_k as u32,
             id_bytes: id_bytes as u32,

@@ -65,9 +65,10 @@ fn choices_that_do_not_fit_are_refused_with_their_numbers() {
             wrong((1, 34, 17), 64),
             "34 experts of 17 ranks; give 1 to 16 ranks, and as many experts for each"
         );
+        assert_eq!(wrong((1, 20_000, 1), 64), "20000 experts of 1 ranks; give at most 11263");
         assert_eq!(
-            wrong((1, 20_000, 1), 64),
-            "1 tokens with 2 choices of 20000 experts: give at most 11263 experts, and 2147483647 choices"
+            wrong((1 << 30, 4, 2), 64),
+            "1073741824 tokens with 2 choices; give fewer than 2^31 choices"
         );
         assert_eq!(wrong((9, 4, 2), 64), "topk_ids has 64 bytes of memory, and the call needs 72");
         assert_eq!(

@@ -1,6 +1,6 @@
 //! Counts of choices for `_deep_ep_normal.py`, which asks for them before a dispatch.
 
-use mscclpp::{DevicePtr, Gpu, Platform};
+use mscclpp::{DevicePtr, Gpu, Platform, Stream};
 use mscclpp_ep::{ChoiceCounter, Choices, Error, IdType, Memory};
 use pyo3::prelude::*;
 
@@ -45,30 +45,31 @@ impl PyChoiceCounter {
         let sizes =
             [(tokens * top_k) as u64 * id_bytes, 4 * (1 + ranks + experts) as u64, (tokens * ranks) as u64];
         let given = [DevicePtr(ids), DevicePtr(counts), DevicePtr(is_in_rank)];
-        py.detach(|| {
-            let stream = device::stream(&self.gpu, stream)?;
-            let is_simulated = self.gpu.platform() == Platform::Sim;
-            let mut copies = Copies::new(&self.gpu, &stream);
-            let mut at = given;
-            if is_simulated {
-                for (at, bytes) in at.iter_mut().zip(sizes) {
-                    // SAFETY: the program gives memory of the process, which lives until the call returns.
-                    *at = unsafe { copies.of(*at, bytes)? };
-                }
-            }
-            // SAFETY: the program's memory has as many bytes, and lives until the work in the stream is complete.
+        let count = |at: [DevicePtr; 3], stream: &Stream| {
+            // SAFETY: the memory has as many bytes, and lives until the work in the stream is complete.
             let [ids, counts, is_in_rank] =
                 std::array::from_fn(|i| unsafe { Memory::from_raw(at[i], sizes[i]) });
             let id_type = if id_bytes == 8 { IdType::I64 } else { IdType::I32 };
             let choices = Choices::new((tokens, top_k), ids, experts, ranks).ids_of(id_type);
-            self.counter.count(&choices, &counts, &is_in_rank, &stream)?;
-            if is_simulated {
-                // SAFETY: as above; the copies are kept until the stream is synchronised.
-                let _copies =
-                    unsafe { copies.made().back(&stream, &[(given[1], sizes[1]), (given[2], sizes[2])])? };
-                stream.synchronize()?;
+            self.counter.count(&choices, &counts, &is_in_rank, stream)
+        };
+        py.detach(|| {
+            let stream = device::stream(&self.gpu, stream)?;
+            if self.gpu.platform() != Platform::Sim {
+                return count(given, &stream);
             }
-            Ok(())
+            let mut copies = Copies::new(&self.gpu, &stream);
+            let mut at = given;
+            for (at, bytes) in at.iter_mut().zip(sizes) {
+                // SAFETY: the program gives memory of the process, which lives until the call returns: it waits for the copies.
+                *at = unsafe { copies.of(*at, bytes)? };
+            }
+            let counted = count(at, &stream);
+            // SAFETY: as above.
+            let _copies =
+                unsafe { copies.made().back(&stream, &[(given[1], sizes[1]), (given[2], sizes[2])])? };
+            stream.synchronize()?;
+            counted
         })
         .map_err(|error: Error| raised(error))
     }

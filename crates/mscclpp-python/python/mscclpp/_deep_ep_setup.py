@@ -14,7 +14,7 @@ from . import _mscclpp
 from ._collectives import Collectives
 from ._errors import Error
 from ._mscclpp import ErrorCode
-from ._on_device import communicator_of
+from ._on_device import _stream_of_torch, communicator_of
 from .ep import Experts
 
 _LOG = logging.getLogger("mscclpp.ep")
@@ -129,7 +129,7 @@ class Ranks:
                 f"argument 'topk_idx': expected numbers of type int32 or int64 of shape (tokens, top-k), got {ids.dtype} of "
                 f"shape {tuple(ids.shape)}"
             )
-        stream = 0 if self.is_simulated else torch.cuda.current_stream().cuda_stream
+        stream = 0 if self.is_simulated else _stream_of_torch()(self.device)
         memory = ids.data_ptr(), ids.element_size(), experts, self.size, counts.data_ptr(), is_in_rank.data_ptr()
         self._counter.count(ids.shape[0], ids.shape[1], *memory, stream)
 
@@ -140,7 +140,7 @@ class Ranks:
         )
         if self._collectives is None:
             self._collectives = Collectives(self._group, self.device, scratch=_SCRATCH, max_blocks=1, timeout=PATIENCE)
-        stream = 0 if self.is_simulated else torch.cuda.current_stream().cuda_stream
+        stream = 0 if self.is_simulated else _stream_of_torch()(self.device)
         return self._collectives._made.all_gather_to_host(counts.data_ptr(), counts.numel(), stream)
 
     def settle(self, experts: Experts) -> None:

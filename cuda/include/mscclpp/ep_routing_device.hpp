@@ -12,8 +12,8 @@ namespace detail {
 
 // The part of a dispatch that routes this rank's tokens.
 //
-// If they are `few`, all blocks route all tokens alike. Otherwise each block has a part of them, and learns from the blocks before
-// it how many tokens come before its own (X4).
+// If they are `few`, all blocks route all tokens alike. Otherwise each block has a part of them, and learns from the blocks
+// before it how many tokens come before its own (X4).
 struct EpRouting : EpDispatchBlock {
   const bool few;
   // The tokens that this block routes.

@@ -21,6 +21,7 @@ mod port;
 mod random;
 mod relay;
 mod threads;
+mod turn;
 mod wait;
 
 pub use self::{
@@ -33,5 +34,6 @@ pub use self::{
     random::Random,
     relay::relay,
     threads::in_threads,
+    turn::Turn,
     wait::{LIMIT, start_waiting, until, watched, within},
 };

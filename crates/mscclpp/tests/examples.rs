@@ -3,12 +3,10 @@
 #[path = "support/program.rs"]
 mod program;
 
-use std::{
-    process::{Command, Output},
-    sync::{Mutex, PoisonError},
-};
+use std::process::{Command, Output};
 
-use mscclpp_test_support::{LIMIT, child::output_within, listen, reserve_port};
+use mscclpp::Platform;
+use mscclpp_test_support::{LIMIT, Turn, child::output_within, listen, reserve_port};
 use program::program;
 
 const OF_ONE_PROCESS: [&str; 2] = ["gpu_ping_pong", "custom_kernel"];
@@ -21,11 +19,10 @@ const OF_MANY: [&str; 6] = [
     "host_to_host",
 ];
 
-/// Runs an example to its end. Examples run one at a time, because they share the devices.
+/// Runs an example to its end, one at a time if they share GPUs.
 fn run(example: &str, arguments: &[&str]) -> Output {
-    static TURN: Mutex<()> = Mutex::new(());
-    // The mutex guards nothing but the turn, so a test that panicked does no harm.
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let platform = Platform::detect_or_sim().expect("a usable platform");
+    let _turn = Turn::take(platform != Platform::Sim);
     output_within(2 * LIMIT, Command::new(program(example)).args(arguments))
 }
 

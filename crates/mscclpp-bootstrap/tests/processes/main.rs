@@ -36,5 +36,8 @@ fn main() -> ExitCode {
         ("two_jobs", two_jobs::trials()),
     ];
     let trials = trials.into_iter().flat_map(|(name, trials)| of_module(name, trials)).collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    // Processes of a trial wait nearly all the time.
+    arguments.test_threads.get_or_insert(8);
+    libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -9,7 +9,7 @@ use std::{
 
 mod sums;
 
-use crate::support::{Told, builder, builder_with_lanes, ranks, slice, zeros};
+use crate::support::{Told, builder, builder_with_lanes, ranks, ranks_alone, slice, zeros};
 use mscclpp::{ErrorKind, Gpu, Platform, gpu::Graph};
 use mscclpp_collectives::{Collectives, DeviceSlice, Protocol, Published, Selection};
 use mscclpp_test_support::{LIMIT, Random};
@@ -276,7 +276,7 @@ fn memory_is_freed_and_allocated_again() {
 #[test]
 fn a_thousand_captures_leave_nothing_behind() {
     const CAPTURES: usize = 1000;
-    ranks(2, |comm, gpu| {
+    ranks_alone(2, |comm, gpu| {
         let collectives =
             builder(comm, gpu).scratch(2 << 20).selector(Told::new(SIMPLE)).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");

@@ -1,12 +1,12 @@
 //! Collectives that give their memory back for a while.
 
-use crate::support::{Told, builder, one_message, ranks, slice, three_sums, zeros};
+use crate::support::{Told, builder, one_message, ranks, ranks_alone, slice, three_sums, zeros};
 use mscclpp_collectives::{Error, Protocol, ReduceOp, Selection};
 
 /// Calls of every protocol, messages and a graph: all in front of a suspension, and all behind it.
 #[test]
 fn calls_and_graphs_go_on_after_a_suspension() {
-    ranks(3, |comm, gpu| {
+    ranks_alone(3, |comm, gpu| {
         let selection = Selection { protocol: Protocol::Ll16, two_steps: false, blocks: 2, threads: 32 };
         let told = Told::new(selection);
         let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");

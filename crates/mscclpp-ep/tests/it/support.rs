@@ -1,11 +1,11 @@
 //! The parts that the tests share: ranks as threads, numbers of each type, memory.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use half::{bf16, f16};
 use mscclpp::{DeviceBuffer, prelude::*};
 use mscclpp_ep::NumberType;
-use mscclpp_test_support::in_threads;
+use mscclpp_test_support::{Turn, in_threads};
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
@@ -14,9 +14,7 @@ pub(crate) fn platform() -> Platform {
 
 /// Runs `n` ranks as threads of this process, each on a device of its own as far as there are some. Returns what they return.
 pub(crate) fn ranks<T: Send>(n: usize, rank: impl Fn(&Communicator, &Gpu) -> T + Sync) -> Vec<T> {
-    // Tests of one program take turns on the devices.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = Turn::take(platform() != Platform::Sim);
     let devices = platform().device_count().expect("devices");
     in_threads(LocalBootstrap::group(n).into_iter().enumerate(), |(r, bootstrap)| {
         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));

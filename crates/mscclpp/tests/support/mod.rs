@@ -12,23 +12,20 @@ pub(crate) mod random;
 pub(crate) mod results;
 pub(crate) mod waiting;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use mscclpp::prelude::*;
 pub(crate) use mscclpp_test_support::LIMIT;
-use mscclpp_test_support::in_threads;
+use mscclpp_test_support::{Turn, in_threads};
 
 /// Returns the platform of the GPUs if there are some, else the simulated one.
 pub(crate) fn platform() -> Platform {
     Platform::detect_or_sim().expect("a usable platform")
 }
 
-/// Takes the turn of a test: tests of one program use the devices one after the other, because a driver may make the
-/// set-up of one wait for a kernel of another, which itself waits for something that is still to be set up.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    // The mutex guards nothing but the turn, so a test that panicked does no harm.
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Takes the turn of a test on the devices.
+pub(crate) fn turn() -> Turn {
+    Turn::take(platform() != Platform::Sim)
 }
 
 /// Returns the device of a rank.

@@ -8,7 +8,7 @@ pub(crate) mod reference;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, DeviceSlice, Element, Query, ReduceOp, Selection, Selector, Tuned,
 };
-use mscclpp_test_support::{LIMIT, in_threads, job::Role};
+use mscclpp_test_support::{LIMIT, Turn, in_threads, job::Role};
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
@@ -78,15 +78,22 @@ pub(crate) fn one_message(gpu: &Gpu, collectives: &Collectives, stream: &Stream)
     assert_eq!(word.read().unwrap(), [[0, 1, 0][rank]]);
 }
 
-/// Tests of one program take turns on the devices.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Takes the turn of a test on the devices.
+pub(crate) fn turn() -> Turn {
+    Turn::take(platform() != Platform::Sim)
 }
 
 /// Runs `n` ranks as threads of this process, each on a device of its own as far as there are some.
 pub(crate) fn ranks(n: usize, rank: impl Fn(&Communicator, &Gpu) + Sync) {
-    let _turn = turn();
+    in_turn(turn(), n, rank);
+}
+
+/// Runs ranks like [`ranks`] while no other test uses the devices, so that a test can look at their free memory.
+pub(crate) fn ranks_alone(n: usize, rank: impl Fn(&Communicator, &Gpu) + Sync) {
+    in_turn(Turn::take(true), n, rank);
+}
+
+fn in_turn(_turn: Turn, n: usize, rank: impl Fn(&Communicator, &Gpu) + Sync) {
     let devices = platform().device_count().expect("devices");
     in_threads(LocalBootstrap::group(n).into_iter().enumerate(), |(r, bootstrap)| {
         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));

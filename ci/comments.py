@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that comments follow the rules of CONTRIBUTING.md, section Comments.
 
-    ci/comments.py [PATH...]    all tracked sources, or those under PATH
+    ci/comments.py [PATH...]    all sources that git does not ignore, or those under PATH
 
 A doc comment begins with its subject, no comment quotes a figure of speed, a machine or a date, and no line of a comment is longer
 than 130 characters. ALLOWED lists the exceptions, at most 20.
@@ -32,7 +32,7 @@ PYTHON_DOC = re.compile(r'\s*[rbf]?"""(\S.*)$')
 
 
 def main():
-    files = subprocess.check_output(["git", "ls-files", *sys.argv[1:]], text=True).split()
+    files = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", *sys.argv[1:]], text=True).split()
     found = [
         f"{file}:{number}: {why}: {line.strip()[:100]}"
         for file in files

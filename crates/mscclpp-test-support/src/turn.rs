@@ -9,9 +9,9 @@ pub enum Turn {
 }
 
 impl Turn {
-    /// Waits for the turn. With GPUs every test takes its turn `alone`, because a driver may make the set-up of one test wait for a
-    /// kernel of another, which itself waits for something that is still to be set up. With simulated devices, those tests do that
-    /// look at what all tests together have on a device.
+    /// Waits for the turn. On GPUs every test takes its turn `alone`, because a driver may make the set-up of one test wait for
+    /// a kernel of another, which itself waits for something that is still to be set up. On simulated devices, a test does so
+    /// if it looks at the free memory of a device.
     pub fn take(alone: bool) -> Self {
         static TURN: RwLock<()> = RwLock::new(());
         // The lock guards nothing but the turn, so a test that panicked does no harm.

@@ -26,10 +26,7 @@ fn main() -> ExitCode {
         Trial::test("all_ranks_say_that_rank_0_has_no_descriptor_left", all_say_so),
         Trial::test("a_job_forms_though_silent_strangers_take_all_descriptors", a_job_forms),
     ];
-    let mut arguments = Arguments::from_args();
-    // Processes of a trial wait nearly all the time.
-    arguments.test_threads.get_or_insert(8);
-    libtest_mimic::run(&arguments, trials).exit_code()
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
 /// Runs rank 0, which prints its address, its log, and how it ended.

@@ -129,9 +129,8 @@ class Ranks:
                 f"argument 'topk_idx': expected numbers of type int32 or int64 of shape (tokens, top-k), got {ids.dtype} of "
                 f"shape {tuple(ids.shape)}"
             )
-        stream = 0 if self.is_simulated else _stream_of_torch()(self.device)
         memory = ids.data_ptr(), ids.element_size(), experts, self.size, counts.data_ptr(), is_in_rank.data_ptr()
-        self._counter.count(ids.shape[0], ids.shape[1], *memory, stream)
+        self._counter.count(ids.shape[0], ids.shape[1], *memory, self._stream())
 
     def exchange(self, counts: torch.Tensor) -> tuple[list[list[int]], list[int]]:
         """Returns the counts of each rank, and their sums. The host waits for them."""
@@ -140,8 +139,7 @@ class Ranks:
         )
         if self._collectives is None:
             self._collectives = Collectives(self._group, self.device, scratch=_SCRATCH, max_blocks=1, timeout=PATIENCE)
-        stream = 0 if self.is_simulated else _stream_of_torch()(self.device)
-        return self._collectives._made.all_gather_to_host(counts.data_ptr(), counts.numel(), stream)
+        return self._collectives._made.all_gather_to_host(counts.data_ptr(), counts.numel(), self._stream())
 
     def settle(self, experts: Experts) -> None:
         """Lets later work of PyTorch read what a call writes: on simulated devices, by waiting for the call."""
@@ -217,5 +215,5 @@ class Ranks:
             _LOG.warning("%s", error)
             self.lose(lost)
 
-    def _stream(self) -> Any:
-        return 0 if self.is_simulated else torch.cuda.current_stream()
+    def _stream(self) -> int:
+        return 0 if self.is_simulated else _stream_of_torch()(self.device)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mscclpp_ep::{Dispatch, Experts};
+use mscclpp_ep::{Dispatch, Experts, Layout};
 use mscclpp_test_support::Random;
 
 use crate::{
@@ -34,6 +34,22 @@ fn rows_may_be_short_or_long_and_choices_many() {
         (model.hidden, model.top_k, model.experts, model.capacity) = (hidden, top_k, experts, capacity);
         model.map = (0..experts).map(|expert| expert * model.ranks / experts).collect();
         run(&model, &options, 2, random.word());
+    }
+}
+
+/// Ranks with 512 tokens or more, whose rows GPUs copy while others come, beside ranks with fewer.
+#[test]
+fn many_tokens_and_few_are_dispatched_together() {
+    let mut random = Random::new();
+    for _ in 0..4 {
+        let (mut model, options) = loop {
+            let (model, options) = any(&mut random);
+            if model.quantisation.is_none() && !options.layouts.contains(&Layout::Rank) {
+                break (model, options);
+            }
+        };
+        (model.capacity, model.hidden) = (512 + random.below(200), 4 * (1 + random.below(200)));
+        run(&model, &options, 3, random.word());
     }
 }
 

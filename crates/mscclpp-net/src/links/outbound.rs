@@ -13,7 +13,7 @@ use crate::{
 use super::{
     LinkEnd, LinkEvents,
     handshake::Request,
-    header::{BadHeader, HEADER, Inbound},
+    header::{HEADER, Inbound},
     message::{MAX_REASON, Message, PIECE},
 };
 
@@ -27,7 +27,8 @@ pub(super) struct OutboundLink {
     header: Incoming<HEADER>,
     /// The part of the reason of its failure that the peer has sent so far.
     reason: Vec<u8>,
-    suspicion: Option<(Instant, String)>,
+    /// The time at which the link ends as lost, and why, if this side knows more than the peer says.
+    suspicion: Option<(Instant, Option<String>)>,
 }
 
 impl OutboundLink {
@@ -47,9 +48,10 @@ impl OutboundLink {
     }
 
     /// Suspects the link. It has until `deadline` to end for a reason of its own; after that it ends for the first
-    /// reason reported.
-    pub(super) fn suspect(&mut self, reason: String, deadline: Instant) {
-        self.suspicion.get_or_insert((deadline, reason));
+    /// reason reported, or if there is none, because the peer says that a connection broke.
+    pub(super) fn suspect(&mut self, reason: Option<String>, deadline: Instant) {
+        let (_, known) = self.suspicion.get_or_insert((deadline, None));
+        *known = known.take().or(reason);
     }
 
     /// Returns the time at which the link ends for the reason it is suspected of.
@@ -60,7 +62,10 @@ impl OutboundLink {
     /// Ends the link as lost, if it is suspected and its deadline has come.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<LinkEnd> {
         let (_, reason) = self.suspicion.take_if(|(deadline, _)| *deadline <= now)?;
-        Some(self.lost(&reason))
+        Some(self.lost(reason.as_deref().unwrap_or(
+            "its process lives, and says that a connection between the two broke; something between them, or the failure of one \
+             end, may be why",
+        )))
     }
 
     fn lost(&self, reason: &str) -> LinkEnd {
@@ -71,8 +76,10 @@ impl OutboundLink {
         LinkEnd::Hostile { address: self.address, reason }
     }
 
-    /// Reads the messages of the peer. Returns the end of the link, if that has come.
-    pub(super) fn read(&mut self) -> Option<LinkEnd> {
+    /// Reads the messages of the peer. Returns the end of the link, if that has come. If the peer says that a connection
+    /// broke, this side has until `deadline` to see why.
+    pub(super) fn read(&mut self, deadline: Instant) -> Option<LinkEnd> {
+        let address = self.address;
         loop {
             let header = match self.header.read(&self.stream) {
                 Ok(None) => return None,
@@ -80,36 +87,26 @@ impl OutboundLink {
                 Err(error) => return Some(self.lost(&how_it_broke(&error))),
             };
             self.header = Incoming::default();
-            match self.inbound.open(&header).and_then(Message::try_from) {
+            return Some(match self.inbound.open(&header).and_then(Message::try_from) {
                 // The length is bounded: a peer that says more is refused.
                 Ok(Message::Reason { piece, len }) if self.reason.len() < MAX_REASON => {
                     self.reason.extend_from_slice(&piece[..usize::from(len).min(PIECE)]);
+                    continue;
                 }
-                message => return Some(self.end_of(message)),
-            }
-        }
-    }
-
-    fn end_of(&mut self, message: Result<Message, BadHeader>) -> LinkEnd {
-        let address = self.address;
-        match message {
-            Ok(Message::Goodbye) => LinkEnd::Goodbye,
-            Ok(Message::Refused(complaint)) => LinkEnd::Refused { address, complaint },
-            Ok(Message::Silence) => self.lost(
-                "the network swallows a connection that carries data, or its answers, and not others; a firewall's \
-                 rules or state may be why",
-            ),
-            // The reason that this side saw itself is the more precise one.
-            Ok(Message::Broken) => match self.suspicion.take() {
-                Some((_, reason)) => self.lost(&reason),
-                None => self.lost(
-                    "its process lives, and says that a connection between the two broke; something between them, or the \
-                     failure of one end, may be why",
+                Ok(Message::Broken) => {
+                    self.suspect(None, deadline);
+                    continue;
+                }
+                Ok(Message::Goodbye) => LinkEnd::Goodbye,
+                Ok(Message::Refused(complaint)) => LinkEnd::Refused { address, complaint },
+                Ok(Message::Silence) => self.lost(
+                    "the network swallows a connection that carries data, or its answers, and not others; a firewall's rules or \
+                     state may be why",
                 ),
-            },
-            Ok(Message::Failed) => LinkEnd::Failed(std::mem::take(&mut self.reason)),
-            Ok(Message::Reason { .. }) => self.hostile("it says more of its failure than fits".to_owned()),
-            Err(bad) => self.hostile(bad.to_string()),
+                Ok(Message::Failed) => LinkEnd::Failed(std::mem::take(&mut self.reason)),
+                Ok(Message::Reason { .. }) => self.hostile("it says more of its failure than fits".to_owned()),
+                Err(bad) => self.hostile(bad.to_string()),
+            });
         }
     }
 }

@@ -98,7 +98,7 @@ impl Service {
                 silent.push(link.request);
             }
             let Some(link) = self.outbound.get_mut(token) else { continue };
-            if let Some(end) = link.read() {
+            if let Some(end) = link.read(now + self.shared.grace) {
                 lost.extend(matches!(end, LinkEnd::Lost(_)).then_some(link.request));
                 link.events().ended(end);
                 self.outbound.remove(token);
@@ -203,7 +203,8 @@ impl Service {
                 }
                 Command::Suspect { link, reason } => {
                     let suspected = self.outbound.values_mut().filter(|o| o.request.link == link);
-                    suspected.for_each(|outbound| outbound.suspect(reason.clone(), now + self.shared.grace));
+                    suspected
+                        .for_each(|outbound| outbound.suspect(Some(reason.clone()), now + self.shared.grace));
                 }
                 Command::Report { request, message, reason } => self.report(&request, message, &reason, now),
                 Command::TellFailure { request, reason } => {
@@ -252,7 +253,7 @@ impl Service {
     /// vain.
     fn suspect_way_back(&mut self, request: &Request, reason: &str, now: Instant) {
         let back = self.outbound.values_mut().filter(|link| link.request.is_way_back_of(request));
-        back.for_each(|link| link.suspect(reason.to_owned(), now + self.shared.grace));
+        back.for_each(|link| link.suspect(Some(reason.to_owned()), now + self.shared.grace));
     }
 
     fn close_endpoint(&mut self, name: &Name) {

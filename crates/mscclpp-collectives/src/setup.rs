@@ -49,7 +49,8 @@ impl CollectivesBuilder {
         self
     }
 
-    /// For how many calls that run at the same time a device has room: 2 if not given. All ranks give the same.
+    /// For how many calls that run at the same time a device has room: 2 if not given, or as many as there are ranks of a process
+    /// on a device. All ranks give the same.
     ///
     /// Calls of one communicator run one after the other. Those of two, on two streams, need all their blocks on the device
     /// at once: what does not fit waits for ever, when another rank begins with the other call. So a call takes no more

@@ -56,7 +56,6 @@ pub(crate) struct Engine {
     pub(crate) release: Kernel,
     lose: Kernel,
     pub(crate) config: LaunchConfig,
-    pub(crate) calls_at_once: u32,
     pub(crate) shared_bytes: u32,
     pub(crate) tables: Pool,
     pub(crate) table_bytes: u64,
@@ -66,7 +65,7 @@ pub(crate) struct Engine {
     pub(crate) number: u32,
     /// For each micro-batch, whether a dispatch or a combine has sent and has not received.
     pub(crate) receives_next: [[AtomicBool; 2]; 2],
-    _room: DeviceRoom,
+    pub(crate) room: DeviceRoom,
 }
 
 impl Experts {
@@ -88,7 +87,7 @@ impl Experts {
         }
         // Below MOST_SHARED.
         let shared_bytes = settings.shared_bytes(n) as u32;
-        let room = DeviceRoom::new(&gpu, settings.calls_at_once)?;
+        let room = DeviceRoom::new(&group, &gpu, settings.calls_at_once)?;
         for (Kernels { dispatch, dispatch_by_row, combine, threads, .. }, most) in &mut ways {
             let dispatches =
                 [&*dispatch].into_iter().chain(&*dispatch_by_row).map(|kernel| (kernel, shared_bytes));
@@ -139,7 +138,6 @@ impl Experts {
             release,
             lose,
             config,
-            calls_at_once: settings.calls_at_once,
             shared_bytes,
             tables,
             table_bytes: layout.table_bytes,
@@ -147,7 +145,7 @@ impl Experts {
             owner,
             number: next_number(),
             receives_next: Default::default(),
-            _room: room,
+            room,
         };
         let engine = Arc::new(engine);
         if settings.patience != 0 {

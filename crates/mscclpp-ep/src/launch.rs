@@ -157,7 +157,7 @@ impl Experts {
         let engine = &*self.engine;
         let (threads, blocks) = (engine.kernels.threads, u64::from(self.handle.max_blocks));
         let shared_bytes = engine.shared_bytes_of(launch.direction);
-        let fit = kernel.max_resident_blocks(threads, shared_bytes)? / u64::from(engine.calls_at_once);
+        let fit = kernel.max_resident_blocks(threads, shared_bytes)? / u64::from(engine.room.calls_at_once());
         if fit < blocks {
             return Err(Error::InvalidArgument(format!(
                 "kernel {} has room for {fit} blocks of {threads} threads beside other calls, and calls of these experts have \

@@ -138,8 +138,8 @@ impl ExpertsBuilder {
         self
     }
 
-    /// For how many calls that run at the same time a device has room, of collectives and experts together: 2 if not given. See
-    /// [`DeviceRoom`](mscclpp::engine::DeviceRoom).
+    /// For how many calls that run at the same time a device has room, of collectives and experts together: 2 if not given, or
+    /// as many as there are ranks of a process on a device. See [`DeviceRoom`](mscclpp::engine::DeviceRoom).
     pub fn calls_at_once(mut self, calls: u32) -> Self {
         self.settings.calls_at_once = calls;
         self

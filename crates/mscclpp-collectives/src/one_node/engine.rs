@@ -87,7 +87,7 @@ impl OneNode {
             // Packets of 128 bytes arrive whole over NVLink, and over nothing else.
             let interconnect = if lines { Interconnect::NvLink } else { Interconnect::Other };
             let (capability, multiprocessors) = least_device(group, gpu)?;
-            let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / options.calls_at_once;
+            let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / rank.room.calls_at_once();
             (Devices::Gpus { capability, interconnect }, threads.max(LEAST_THREADS))
         };
         let owners = [scratch.owner().clone(), rank.registry.peers.owner()].into_iter();

@@ -45,7 +45,7 @@ pub(crate) struct RankState {
     /// The number of splits so far. Held while ranks say in which part they are.
     pub(crate) splits: Mutex<u64>,
     pub(crate) order: Arc<CallOrder>,
-    _room: DeviceRoom,
+    pub(crate) room: DeviceRoom,
 }
 
 /// The stream that a call is put into, the buffers that its launches keep, and the selector that chooses how it is done.
@@ -83,20 +83,19 @@ impl RankState {
         if max_blocks == 0 || max_blocks > 1 << 16 {
             return Err(Error::InvalidArgument(format!("max_blocks({max_blocks}); give 1 to 65536")));
         }
-        let calls_at_once = options.calls_at_once;
-        let room = DeviceRoom::new(gpu, calls_at_once)?;
+        let room = DeviceRoom::new(&group, gpu, options.calls_at_once)?;
         group.agree(&[
             ("numbers of ranks", ranks as u64),
             // The usual number depends on how many ranks a node has.
             ("max_blocks", on_node.map_or(max_blocks, |_| options.max_blocks.unwrap_or(0)).into()),
-            ("calls_at_once", calls_at_once.into()),
+            ("calls_at_once", options.calls_at_once.into()),
             ("overlap", options.overlap.into()),
             ("scratch", scratch_bytes),
             ("platforms (1 is simulated)", is_sim.into()),
             ("check_calls", options.checks().into()),
             ("numbers of algorithms", options.algorithms.len() as u64),
         ])?;
-        let communicators = room.engines();
+        let (communicators, calls_at_once) = (room.engines(), room.calls_at_once());
         if options.checks() && communicators > calls_at_once && !is_sim {
             tracing::warn!(
                 target: "mscclpp::conn", rank = group.ranks()[group.rank()], communicators, calls_at_once,
@@ -126,7 +125,7 @@ impl RankState {
             suspended: AtomicBool::new(false),
             splits: Mutex::default(),
             order: Arc::default(),
-            _room: room,
+            room,
         })
     }
 

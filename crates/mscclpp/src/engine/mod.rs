@@ -40,7 +40,7 @@
 //! fn connect(comm: &Communicator, gpu: &Gpu, kernel: Kernel, capacity: u64) -> Result<Engine, Error> {
 //!     let group = Group::meet(comm, "experts", 1, None, 77)?; // version 1, tag 77
 //!     group.agree(&[("capacity", capacity)])?;
-//!     let room = DeviceRoom::new(gpu, 2)?;
+//!     let room = DeviceRoom::new(&group, gpu, 2)?;
 //!     let blocks = room.blocks(&group, &kernel, THREADS, 0)?;
 //!     let scratch = Scratch::connect(&group, gpu, capacity)?;
 //!     let epochs = gpu.allocate(8 * u64::from(blocks))?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use mscclpp_core::ProcessId;
 use mscclpp_gpu::{Gpu, Kernel, Platform};
 use parking_lot::Mutex;
 
@@ -14,7 +15,8 @@ static ON_DEVICES: Mutex<Option<HashMap<(Platform, usize), u32>>> = Mutex::new(N
 ///
 /// Calls of one engine run one after the other. Those of two, on two streams, need all their blocks on the device at once: a
 /// block that does not fit waits for ever, when another rank begins with the other call. So all engines of a device are set
-/// up for the same number of calls at once, and a call has no more blocks than fit that many times.
+/// up for the same number of calls at once, and a call has no more blocks than fit that many times. Ranks of this process that
+/// share a device make their calls there at once, too.
 pub struct DeviceRoom {
     gpu: Gpu,
     calls_at_once: u32,
@@ -22,18 +24,29 @@ pub struct DeviceRoom {
 }
 
 impl DeviceRoom {
-    /// The room of one more engine on `gpu`, where the calls of `calls_at_once` engines are to run at the same time.
+    /// The room of one more engine on `gpu`, where `calls_at_once` calls are to run at the same time, or as many as a process
+    /// of `group` has ranks on one device if these are more. All ranks of the group make this call. Blocks until they do.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for none or more than 32.
-    pub fn new(gpu: &Gpu, calls_at_once: u32) -> Result<Self> {
+    /// [`Error::InvalidArgument`] for none or more than 32 calls; the errors of [`Group::all_gather`].
+    pub fn new(group: &Group, gpu: &Gpu, calls_at_once: u32) -> Result<Self> {
         if !(1..=32).contains(&calls_at_once) {
             return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
         }
+        let process = u128::from_le_bytes(ProcessId::current()?.to_bytes());
+        let all = group.all_gather([process as u64, (process >> 64) as u64, gpu.id() as u64])?;
+        let sharing = all.iter().map(|own| all.iter().filter(|other| *other == own).count() as u32).max();
+        let calls_at_once = calls_at_once.max(sharing.unwrap_or(1));
         let mut devices = ON_DEVICES.lock();
         let engines = devices.get_or_insert_default().entry((gpu.platform(), gpu.id())).or_default();
         *engines += 1;
         Ok(Self { gpu: gpu.clone(), calls_at_once, engines: *engines })
+    }
+
+    /// How many calls have room at once.
+    #[must_use]
+    pub fn calls_at_once(&self) -> u32 {
+        self.calls_at_once
     }
 
     /// How many engines this process had on the device when this one was set up, this one included. If they are more than the
@@ -77,23 +90,52 @@ mscclpp_os::debug_fields!(DeviceRoom, |this|
     gpu: this.gpu.to_string(), calls_at_once: this.calls_at_once, engines: this.engines
 );
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda-ipc"))]
 mod tests {
+    use std::{sync::Arc, thread};
+
+    use crate::{Communicator, Context, ContextExt, LocalBootstrap};
+
     use super::*;
+
+    /// Runs `what` on each of some ranks, which are threads and have these devices.
+    fn ranks(devices: &[usize], what: impl Fn(&Group, &Gpu) + Sync) {
+        let bootstraps = LocalBootstrap::group(devices.len()).into_iter();
+        thread::scope(|scope| {
+            for (bootstrap, device) in bootstraps.zip(devices) {
+                let what = &what;
+                scope.spawn(move || {
+                    let context = Context::on(Platform::Sim);
+                    let comm = Communicator::with_context(Arc::new(bootstrap), context);
+                    let gpu = comm.context().gpu(*device).expect("a simulated device");
+                    what(&Group::meet(&comm, "rooms", 1, None, 5).expect("a group"), &gpu);
+                });
+            }
+        });
+    }
 
     #[test]
     fn those_that_live_are_counted() {
-        let gpu = Platform::Sim.gpu(7).expect("a simulated device");
-        let room = || DeviceRoom::new(&gpu, 2).expect("a room");
-        let first = room();
-        assert_eq!(first.engines(), 1);
-        let second = room();
-        assert_eq!(second.engines(), 2);
-        drop(first);
-        assert_eq!(room().engines(), 2);
-        for wrong in [0, 33] {
-            let error = DeviceRoom::new(&gpu, wrong).expect_err("it cannot be").to_string();
-            assert_eq!(error, format!("calls_at_once({wrong}); give 1 to 32"));
-        }
+        ranks(&[7], |group, gpu| {
+            let room = || DeviceRoom::new(group, gpu, 2).expect("a room");
+            let first = room();
+            assert_eq!(first.engines(), 1);
+            let second = room();
+            assert_eq!((second.engines(), second.calls_at_once()), (2, 2));
+            drop(first);
+            assert_eq!(room().engines(), 2);
+            for wrong in [0, 33] {
+                let error = DeviceRoom::new(group, gpu, wrong).expect_err("it cannot be").to_string();
+                assert_eq!(error, format!("calls_at_once({wrong}); give 1 to 32"));
+            }
+        });
+    }
+
+    #[test]
+    fn ranks_that_share_a_device_have_room_there_at_once() {
+        ranks(&[6, 5, 5, 5], |group, gpu| {
+            let rooms = [2, 4].map(|calls| DeviceRoom::new(group, gpu, calls).expect("a room"));
+            assert_eq!(rooms.each_ref().map(DeviceRoom::calls_at_once), [3, 4]);
+        });
     }
 }

@@ -80,7 +80,7 @@ impl Adder {
         let kernel = Module::load_once(&gpu, &KERNEL)?.kernel("add_up")?;
         let group = Group::meet(comm, "adders", 1, None, tag)?;
         group.agree(&[("words", WORDS as u64)])?;
-        let room = DeviceRoom::new(&gpu, 2)?;
+        let room = DeviceRoom::new(&group, &gpu, 2)?;
         let blocks = room.blocks(&group, &kernel, THREADS, 0)?.min(2);
         let n = group.ranks().len();
         let scratch = Scratch::connect(&group, &gpu, 2 * n as u64 * 2 * BYTES)?;

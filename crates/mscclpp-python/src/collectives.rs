@@ -40,7 +40,7 @@ struct Made {
     collectives: Collectives,
     communicator: Communicator,
     copies: KeptCopies,
-    /// Pinned memory for `all_gather_to_host`, which no call uses.
+    /// Pinned memory for `counts_to_host`, which no call uses.
     pinned: Mutex<Vec<PinnedBuffer<AtomicU32>>>,
 }
 
@@ -293,23 +293,26 @@ impl PyCollectives {
         done?.map_err(raised)
     }
 
-    /// Gathers `n` numbers of 4 bytes of each rank, at the address `counts`, and waits until the host has them. Returns those of
-    /// each rank, and their sums over the ranks. Not in a capture.
-    #[pyo3(signature = (counts, n, stream: "int"))]
-    fn all_gather_to_host(
+    /// Gathers the counts that a [`ChoiceCounter`](mscclpp_ep::ChoiceCounter) has stored at the address `counts`, for so many
+    /// experts, and waits until the host has them. Returns the most tokens of a rank; how many tokens go from each rank to each;
+    /// and how many rows come to each expert of this rank, which has an equal part of them, in order. Not in a capture.
+    #[pyo3(signature = (counts, experts, stream: "int"))]
+    fn counts_to_host(
         &self,
         py: Python<'_>,
         counts: u64,
-        n: usize,
+        experts: usize,
         stream: usize,
-    ) -> PyResult<(Vec<Vec<u32>>, Vec<u32>)> {
+    ) -> PyResult<(u32, Vec<Vec<u32>>, Vec<u32>)> {
         let made = self.inner.get()?;
-        let gpu = made.collectives.gpu();
-        let all = made.collectives.n_ranks() * n;
-        let kept = made.pinned.lock().pop().filter(|pinned| pinned.len() >= 4 * all as u64);
+        let (gpu, rank, ranks) =
+            (made.collectives.gpu(), made.collectives.rank(), made.collectives.n_ranks());
+        let n = 1 + ranks + experts;
+        let bytes = 4 * (ranks * n) as u64;
+        let kept = made.pinned.lock().pop().filter(|pinned| pinned.len() >= bytes);
         let pinned = match kept {
             Some(pinned) => pinned,
-            None => gpu.allocate_pinned_words(4 * all.max(1) as u64).or_raise()?,
+            None => gpu.allocate_pinned_words(bytes).or_raise()?,
         };
         let request = Asked::all_gather(DevicePtr(counts), pinned.ptr(), n as u64, DataType::U32);
         let put = self.enqueue(py, AllAsked(vec![request]), stream, None, 0, 0, Vec::new());
@@ -320,11 +323,15 @@ impl PyCollectives {
             return Err(error);
         }
         let word = |i: usize| pinned.word(4 * i as u64).map(|word| word.load(Ordering::Relaxed));
-        let numbers = (0..all).map(word).collect::<Result<Vec<u32>, _>>().or_raise()?;
+        let all = (0..ranks * n).map(word).collect::<Result<Vec<u32>, _>>().or_raise()?;
         made.pinned.lock().push(pinned);
-        let of_ranks: Vec<Vec<u32>> = numbers.chunks(n.max(1)).map(<[u32]>::to_vec).collect();
-        let sums = (0..n).map(|i| of_ranks.iter().map(|of| of[i]).sum()).collect();
-        Ok((of_ranks, sums))
+        let of_ranks: Vec<&[u32]> = all.chunks(n).collect();
+        let most = of_ranks.iter().map(|of| of[0]).max().unwrap_or(0);
+        let to_each = of_ranks.iter().map(|of| of[1..1 + ranks].to_vec()).collect();
+        let local = experts / ranks;
+        let own = 1 + ranks + rank * local..1 + ranks + (rank + 1) * local;
+        let of_experts = own.map(|i| of_ranks.iter().map(|of| of[i]).sum()).collect();
+        Ok((most, to_each, of_experts))
     }
 
     /// The number of the capture that a stream is part of. None if no capture is active.

@@ -210,7 +210,7 @@ class Buffer:
                     count("expert_alignment", expert_alignment) or 1,
                     count("num_worst_tokens", num_worst_tokens),
                 )
-            made = (*(came if isinstance(came, tuple) else (came,)), ids, weights, handle[0])
+            made = (*(came if isinstance(came, tuple) else (came,)), ids, weights)
             call.made = [each for each in made if each is not None]
         return came, ids, weights, counts, handle, call.event
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import torch
@@ -15,17 +14,31 @@ from .ep import Experts, Routed
 Rows: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
 
-class Handle(tuple[Any, ...]):
+class Handle(Sequence[Any]):
     """The routing of a dispatch, for `combine` and for a `dispatch` of other rows.
 
-    As a tuple it has two elements: an int32 tensor [R, R], whose element [i, j] is the number of the tokens that go
-    from the ranks up to i to rank j, or None after a dispatch with `num_worst_tokens`; and `is_token_in_rank`.
+    It has two elements: an int32 tensor [R, R], made when it is asked for, whose element [i, j] is the number of the
+    tokens that go from the ranks up to i to rank j, or None after a dispatch with `num_worst_tokens`; and
+    `is_token_in_rank`.
     """
 
-    set_up: SetUp
-    routed: Routed
-    #: The number of rows that came, or that there is room for.
-    rows: int
+    def __init__(
+        self, set_up: SetUp, routed: Routed, rows: int, to_each: list[list[int]], is_token_in_rank: torch.Tensor
+    ) -> None:
+        self.set_up, self.routed = set_up, routed
+        #: The number of rows that came, or that there is room for.
+        self.rows = rows
+        self._to_each, self._is_token_in_rank = to_each, is_token_in_rank
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: Any) -> Any:
+        sums = None
+        if self._to_each:
+            sums = torch.tensor(self._to_each, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+            sums = sums.to(self._is_token_in_rank.device)
+        return (sums, self._is_token_in_rank)[index]
 
 
 def layout(ranks: Ranks, topk_idx: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -59,14 +72,11 @@ def dispatch(
         )
     ranks.expect_all("dispatch() takes all ranks")
     tokens, experts = rows.shape[0], num_tokens_per_expert.numel()
-    local = experts_of_rank(ranks, experts)
-    if is_token_in_rank.shape != (tokens, ranks.size):
-        raise ValueError(
-            f"argument 'is_token_in_rank': expected an array of shape {(tokens, ranks.size)}, got "
-            f"{tuple(is_token_in_rank.shape)}"
-        )
+    experts_of_rank(ranks, experts)
+    _expect_shape("is_token_in_rank", is_token_in_rank, (tokens, ranks.size))
+    _expect_shape("num_tokens_per_rank", num_tokens_per_rank, (ranks.size,))
     counts: list[int] = []
-    prefix = None
+    to_each: list[list[int]] = []
     if num_worst_tokens:
         n, most = num_worst_tokens, -(-num_worst_tokens // ranks.size)
         if tokens > most:
@@ -75,17 +85,11 @@ def dispatch(
                 "ranks give the same number, for the rank with the most tokens"
             )
     else:
-        of_ranks, sums = ranks.exchange(_counts(tokens, num_tokens_per_rank, num_tokens_per_expert))
-        n, most = sums[1 + ranks.rank], max(of_rank[0] for of_rank in of_ranks)
-        first = 1 + ranks.size + ranks.rank * local
-        counts = sums[first : first + local]
+        whole = _counts(tokens, num_tokens_per_rank, num_tokens_per_expert)
+        most, to_each, counts = ranks.exchange(whole, experts)
+        n = sum(from_one[ranks.rank] for from_one in to_each)
         if expert_alignment != 1:
             counts = [-(-each // expert_alignment) * expert_alignment for each in counts]
-        to_each = zip(*(of_rank[1 : 1 + ranks.size] for of_rank in of_ranks))
-        prefix = torch.tensor(list(zip(*map(accumulate, to_each))), dtype=torch.int32).to(
-            rows.device, non_blocking=True
-        )
-
     ids = None if topk_idx is None else topk_idx.contiguous()
     if ids is None:
         # Without choices of experts, a rank is an expert, and a token chooses ranks.
@@ -112,9 +116,7 @@ def dispatch(
         mask_along=True,
     )
     ranks.settle(experts_of_rows)
-    handle = Handle((prefix, is_token_in_rank))
-    handle.set_up, handle.routed, handle.rows = set_up, routed, n
-    return _rows(out), came_idx, came_weights, counts, handle
+    return _rows(out), came_idx, came_weights, counts, Handle(set_up, routed, n, to_each, is_token_in_rank)
 
 
 def dispatch_again(ranks: Ranks, x: Rows, handle: Handle) -> Rows:
@@ -153,6 +155,11 @@ def experts_of_rank(ranks: Ranks, num_experts: int) -> int:
     if num_experts == 0 or num_experts % ranks.size:
         raise ValueError(f"{num_experts} experts do not divide into {ranks.size} equal parts, one for each rank")
     return num_experts // ranks.size
+
+
+def _expect_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise ValueError(f"argument '{name}': expected an array of shape {shape}, got {tuple(tensor.shape)}")
 
 
 def _counts(tokens: int, of_ranks: torch.Tensor, of_experts: torch.Tensor) -> torch.Tensor:

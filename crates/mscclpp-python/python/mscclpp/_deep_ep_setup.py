@@ -132,14 +132,16 @@ class Ranks:
         memory = ids.data_ptr(), ids.element_size(), experts, self.size, counts.data_ptr(), is_in_rank.data_ptr()
         self._counter.count(ids.shape[0], ids.shape[1], *memory, self._stream())
 
-    def exchange(self, counts: torch.Tensor) -> tuple[list[list[int]], list[int]]:
-        """Returns the counts of each rank, and their sums. The host waits for them."""
+    def exchange(self, counts: torch.Tensor, experts: int) -> tuple[int, list[list[int]], list[int]]:
+        """Returns the most tokens of a rank, how many tokens go from each rank to each, and how many rows come to each
+        expert of this rank. The host waits for them.
+        """
         self.expect_no_capture(
             "this call waits for counts of all ranks on the host, which a capture cannot: give num_worst_tokens"
         )
         if self._collectives is None:
             self._collectives = Collectives(self._group, self.device, scratch=_SCRATCH, max_blocks=1, timeout=PATIENCE)
-        return self._collectives._made.all_gather_to_host(counts.data_ptr(), counts.numel(), self._stream())
+        return self._collectives._made.counts_to_host(counts.data_ptr(), experts, self._stream())
 
     def settle(self, experts: Experts) -> None:
         """Lets later work of PyTorch read what a call writes: on simulated devices, by waiting for the call."""

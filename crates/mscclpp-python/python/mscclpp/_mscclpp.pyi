@@ -1303,11 +1303,6 @@ class _Collectives:
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str) -> None:
         """Ends the waits of this rank's calls, and those of all other ranks' calls."""
-    def all_gather_to_host(self, /, counts: SupportsIndex, n: SupportsIndex, stream: "int") -> tuple[list[list[int]], list[int]]:
-        """
-        Gathers `n` numbers of 4 bytes of each rank, at the address `counts`, and waits until the host has them. Returns those of
-        each rank, and their sums over the ranks. Not in a capture.
-        """
     def all_reduce_rows(self, /, kernel: _Kernel, args: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex] | Buffer | Sequence[SupportsIndex]], rows: tuple[SupportsIndex, SupportsIndex, SupportsIndex, str], outputs: SupportsGetItem[int, tuple[SupportsIndex, str | None, bool]], stream: "int") -> bool:
         """
         Sums up rows and hands each to a kernel that was made for that: see `Collectives::all_reduce_rows` of the
@@ -1323,6 +1318,12 @@ class _Collectives:
         """
         Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
         that other threads have begun go on. A second `close()` does nothing.
+        """
+    def counts_to_host(self, /, counts: SupportsIndex, experts: SupportsIndex, stream: "int") -> tuple[int, list[list[int]], list[int]]:
+        """
+        Gathers the counts that a [`ChoiceCounter`](mscclpp_ep::ChoiceCounter) has stored at the address `counts`, for so many
+        experts, and waits until the host has them. Returns the most tokens of a rank; how many tokens go from each rank to each;
+        and how many rows come to each expert of this rank, which has an equal part of them, in order. Not in a capture.
         """
     def deregister(self, /, registered: _Registered) -> None:
         """Ends a registration on all ranks. All ranks call it together."""

@@ -6,8 +6,8 @@
 
 using namespace mscclpp;
 
-// Each kernel does a whole call, or one of its EpHalves. Profilers show these names as those of C++: mscclpp::ep::dispatch,
-// mscclpp::ep::combine_bf16. DeepEP's tests look for them so.
+// Each kernel does a whole call, or one of its EpHalves; dispatch_by_row does whole calls only. Profilers show these names as
+// those of C++: mscclpp::ep::dispatch, mscclpp::ep::combine_bf16. DeepEP's tests look for them so.
 #define EP_DISPATCH(NAME, TRAVEL)                                                                                   \
   extern "C" __global__ void __launch_bounds__(1024)                                                                \
       NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) { \

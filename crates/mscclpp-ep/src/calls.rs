@@ -38,7 +38,7 @@ pub enum Layout {
     /// The same rows side by side: an expert begins at the next multiple of `alignment` after the one before it.
     /// R x C x min(K, L) + L x (`alignment` - 1) rows have room for all.
     Flat {
-        /// The alignment, in rows: at least 1.
+        /// The alignment, in rows: 1 to 65536.
         alignment: u32,
     },
 }
@@ -178,7 +178,8 @@ impl Dispatch {
     }
 
     /// Memory for statistics: R 64-bit numbers, to which the time is added that this rank waited for each rank, in nanoseconds.
-    /// The time counts from when this rank has sent its own tokens.
+    /// The time counts from when the block of the kernel that counts it has sent its part of the tokens, or from the beginning of
+    /// the call, if other blocks send.
     pub fn add_waits_to(mut self, waits: impl Into<Memory>) -> Self {
         self.add_waits_to = Some(waits.into());
         self

@@ -240,8 +240,10 @@ impl Experts {
             )));
         }
         if let Layout::Flat { alignment } = layout {
-            if alignment == 0 {
-                return Err(Error::InvalidArgument("Layout::Flat with an alignment of 0".to_owned()));
+            if !(1..=1 << 16).contains(&alignment) {
+                return Err(Error::InvalidArgument(format!(
+                    "Layout::Flat with an alignment of {alignment}; give 1 to 65536"
+                )));
             }
             call.alignment = alignment;
         }

@@ -18,7 +18,7 @@ use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 
 use crate::{
     Error, ExpertsBuilder, Payload, Result, Routed,
-    handle::{EpHandle, LOST_CHOICES, SAID, SAID_ALL},
+    handle::{EpHandle, LOST_CHOICES, NEWLY_LOST, SAID, SAID_ALL},
     launch::Kernels,
     routed::{Pool, next_number},
     scratch::{self, PROBLEM_BYTES},
@@ -285,13 +285,18 @@ impl Experts {
     /// [`Error::Failed`], and then always; once each: [`Error::Lost`], [`Error::TooManyTokens`] if a rank refused its tokens,
     /// [`Error::NoExpert`], [`Error::OtherPayload`], [`Error::Dropped`].
     pub fn check(&self) -> Result<()> {
-        let lost = self.problem(4)?;
-        let new = lost & !self.engine.lost.fetch_or(lost, Ordering::Relaxed);
-        self.check_failures()?;
-        if new != 0 {
-            return Err(Error::Lost { ranks: self.ranks_of(new) });
+        Abort::check(self)?;
+        let mut lost = 0;
+        for r in 0..self.handle.ranks {
+            lost |= self.problem(NEWLY_LOST + u64::from(r))? << r;
         }
-        Ok(())
+        let new = lost & !self.engine.lost.fetch_or(lost, Ordering::Relaxed);
+        if new == 0 {
+            return self.check_failures();
+        }
+        // A call that meets a loss may have counted rows that did not come.
+        self.problem(1)?;
+        Err(Error::Lost { ranks: self.ranks_of(new) })
     }
 
     /// Checks the calls for everything but ranks that are lost. A call does so before it is made: a loss must not keep it from

@@ -29,8 +29,10 @@ pub(crate) const MANY_TOKENS: u32 = 512;
 pub(crate) const MANY_TOKENS_OF_SIM: u32 = 6;
 /// `EpMarkWords` of GPUs.
 pub(crate) const MARK_WORDS: u64 = 4;
+/// `EpNewlyLost`.
+pub(crate) const NEWLY_LOST: u64 = 4;
 /// `EpSaid`.
-pub(crate) const SAID: u64 = 5;
+pub(crate) const SAID: u64 = NEWLY_LOST + MAX_RANKS as u64;
 /// `EpSaidAll`.
 pub(crate) const SAID_ALL: u32 = 1 << 31;
 /// `EpLostChoices`.
@@ -43,8 +45,8 @@ pub(crate) const REST_MASKED: u32 = 2;
 pub(crate) const ROW_WARPS: u64 = 2;
 /// `EpFirstEpoch`.
 pub(crate) const FIRST_EPOCH: u64 = 20;
-/// The number of problems of `EpProblem`.
-pub(crate) const PROBLEMS: u64 = 6;
+/// The number of words of `EpProblem`.
+pub(crate) const PROBLEMS: u64 = SAID + 1;
 
 /// `EpHandle`.
 #[derive(Debug, Clone, Copy, KernelParam)]

@@ -140,7 +140,8 @@ struct EpBlock {
   MSCCLPP_DEVICE_INLINE uint32_t threadsOfAll() const { return numbers * threads; }
   MSCCLPP_DEVICE_INLINE bool isLastByNumber() const { return number + 1 == numbers; }
 
-  // Begins a call. Returns false if an earlier call has given up, or a wait. All threads call it, and get the same.
+  // Begins a call. Returns false if an earlier call has given up, or a wait: then the call ends here. All threads call it, and
+  // get the same.
   //
   // If the launch sends, it waits until no peer reads any more what this rank sent to it in the call before: X2. If rows
   // travel as packets, it waits for nobody, and tells the peers that this rank has begun: X6.
@@ -157,7 +158,15 @@ struct EpBlock {
       const bool free = isFree();
       failed = hasGivenUp() || (!free && !waitFor(thread, isFree));
     }
-    return !blockAny(failed);
+    return !givesUp(failed);
+  }
+  // Returns whether a wait was given up in any thread, and tells the rank's other waits, and later calls. All threads call it.
+  MSCCLPP_DEVICE_INLINE bool givesUp(bool failed) const {
+    const bool any = blockAny(failed);
+    if (any && thread == 0) {
+      detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpGaveUp, uint64_t{1});
+    }
+    return any;
   }
   // X6. Waits until all ranks have begun this call. One block calls it. Returns false, in one thread, if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool haveBegun() const {
@@ -289,10 +298,7 @@ struct EpBlock {
 
   // Counts the call, if the launch does its last half, or says that it gave up. All threads call it last.
   MSCCLPP_DEVICE_INLINE void end(uint32_t halves, bool failed) const {
-    const bool fails = blockAny(failed);
-    if (fails && thread == 0) {
-      detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpGaveUp, uint64_t{1});
-    }
+    givesUp(failed);
     if (halves == EpSends) return;
     if (thread == 0) store8(epochs(direction) + block, epoch);
     for (uint32_t i = blocks + block * threads + thread; i < ep.maxBlocks; i += blocks * threads) {

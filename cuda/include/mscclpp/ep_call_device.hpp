@@ -115,8 +115,9 @@ enum EpProblem : uint32_t {
   EpDropped = 1,    // 1 if rows were more than the memory for them
   EpRefused = 2,    // 1 plus the rank that had more tokens than the capacity
   EpOther = 3,      // 1 plus the rank that sent rows of other tensors than this rank
-  EpNewlyLost = 4,  // bits of ranks, of which one was found to be lost
-  EpSaid = 5,       // what the host says: bits of ranks that are lost, and EpSaidAll to end all waits
+  EpNewlyLost = 4,  // a word for each rank: 1 if it was found to be lost
+  // What the host says: bits of ranks that are lost, and EpSaidAll to end all waits.
+  EpSaid = EpNewlyLost + EpMaxRanks,
 };
 
 enum EpSaidBits : uint32_t { EpSaidAll = 1u << 31 };

@@ -190,6 +190,8 @@ struct EpCombiner : EpTermSums<Type> {
     if (b.lane == 0) {
       before = detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Block, MemorySpace::Any>(heads.sent + phase, 1u);
     }
+    // Any thread may be the one that signals.
+    warpSync();
     return warpShuffle(before, 0) + 1 == b.warpsOfBlock();
   }
 
@@ -230,11 +232,12 @@ struct EpCombiner : EpTermSums<Type> {
         uint32_t weight = load4(received + (1 + ep.topK + k) * 4ull);
         if (late) {
           uint64_t word = 0;
-          failed = !b.take(packets, weightPacket(ep.rank, owner, row, k / 2), word, owner);
+          failed = !b.take(packets, weightPacket(ep.rank, owner, row, k / 2), word, owner) || failed;
           weight = static_cast<uint32_t>(word >> (k % 2 * 32));
         }
         term.weight = bitsAs<float>(weight);
-        if (isHere && place >= 0) term.row = call.rows + static_cast<uint64_t>(place) * ep.resultBytes;
+        const uint64_t at = static_cast<uint32_t>(place);
+        if (isHere && place >= 0 && at < call.outRows) term.row = call.rows + at * ep.resultBytes;
         // With `exact`, each choice has its row at the token's rank, zeros if there is none.
         has = call.exact != 0 ? isHere : term.row != nullptr;
       }
@@ -252,7 +255,10 @@ struct EpCombiner : EpTermSums<Type> {
     }
     if (!noteTerms(owner, row)) return false;
     if (call.exact != 0) {
-      const uint64_t choices = static_cast<uint64_t>(load4(receivedRow(owner, row))) * ep.topK;
+      const uint32_t token = load4(receivedRow(owner, row));
+      // X5. The tables may not have a row of a rank that is lost.
+      if (token >= heads.tokens[owner]) return true;
+      const uint64_t choices = static_cast<uint64_t>(token) * ep.topK;
 #pragma unroll 1
       for (uint32_t j = 0; j < terms.count; ++j) {
         sendWhole(choiceRow(owner, choices + terms.of[j].of), terms.of[j].row, sub, subs);
@@ -414,7 +420,7 @@ struct EpCombiner : EpTermSums<Type> {
           const uint64_t packet = (static_cast<uint64_t>(r) * ep.capacity + n) * ((ep.topK + 1) / 2) + k / 2;
           const EpTaken taken = epTake(packets, from + packet * 16, ep, r);
           if (!taken.came) return false;
-          if (taken.word != EpNoWord) sum += bitsAs<float>(static_cast<uint32_t>(taken.word >> (k % 2 * 32)));
+          if (taken.word != EpNoWord || !epIsLost(ep, r)) sum += bitsAs<float>(static_cast<uint32_t>(taken.word >> (k % 2 * 32)));
         }
       }
       store4(call.outWeights + (static_cast<uint64_t>(token) * ep.topK + k) * 4, bitsAs<uint32_t>(sum));
@@ -427,7 +433,7 @@ struct EpCombiner : EpTermSums<Type> {
     bool failed = false;
     if (b.lane < ep.ranks && (call.oneRow == 0 || b.lane != ep.rank)) {
       const int32_t row = rowOf(token, b.lane);
-      if (row >= 0) {
+      if (row >= 0 && !epIsLost(ep, b.lane)) {
         const uint32_t each = rowsOfPhase(load4(tables->sent + b.lane), call.tokens);
         const uint32_t phase = static_cast<uint32_t>(row) / each;
         // A warp's tokens follow each other, and so do the phases of their rows.

@@ -8,8 +8,9 @@
 // it has rows for it or not, a header with the number of its rows, of its tokens, and of its rows for each expert. Combine
 // needs no header: both sides know from the dispatch how many rows go back.
 //
-// Experts whose capacity is at most EpTokensAtOnce have kernels of their own, in which the rows travel as packets, too
-// (EpRowPackets): there are no signals, and nothing is freed. X1 to X3 are for the others, and X6 for these.
+// Experts whose capacity is at most EpTokensAtOnce have kernels of their own, if lines arrive whole between all ranks. There the
+// rows travel as packets, too (EpRowPackets): there are no signals, and nothing is freed. X1 to X3 are for the others, and X6 for
+// these.
 //
 // Epochs. Each call of a micro-batch and direction has a number, its epoch, which all ranks count alike, in device memory, so
 // that graphs can be replayed: a word for each block that a call may have. A block reads its own word when it begins, and
@@ -56,7 +57,7 @@
 //     relaxed at device scope, and sends the part with the number that it gets, which no other warp has. The numbers only
 //     grow. So a warp that gets a part of a later phase takes none of those before any more, and counts itself for these in the
 //     shared memory of its block, with acquire and release at block scope. The last warp of a block adds to the word EpArrived,
-//     as in X1: its release covers what it has acquired. Calls with even epochs have one counter, and those with odd ones
+//     as in X1, after all its threads have met behind that. Calls with even epochs have one counter, and those with odd ones
 //     another. A call sets the counter of the next one to 0. Nobody uses that meanwhile, since the call before has ended.
 //
 // X8. If a rank has many tokens, whose rows travel as they are, and a layout that copies, half of its blocks send while the
@@ -65,7 +66,7 @@
 //     have met. Threads of the warp that takes the row acquire these words, and meet the others behind that. No earlier call has
 //     stored this epoch, so nobody clears the words. A rank that sends in another way stores none; so who waits for them also
 //     looks at EpArrived. This rank's own rows are not sent, but read where they are given. Warps take the next token, and the
-//     next row that comes, by counters like those of X7. Before a warp sends a token, it acquires the word of X4 of the block
+//     next row, by counters like those of X7. Before a warp sends a token, it acquires the word of X4 of the block
 //     that has noted the token's rows.
 
 #ifndef MSCCLPP_EP_DEVICE_HPP_

@@ -26,7 +26,7 @@ MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch&
   const EpDispatchBlock block(b, call, heads, counts);
   bool done = true;
   if ((own & EpSends) != 0) done = EpSender<Travel, Rows>(block, rows).send();
-  // Blocks that send have less to do than those that receive, so they note what came.
+  // Blocks that send have less to do than those that receive, so they note what came; with X8 only the counts.
   const bool notes = own == halves || own == EpSends;
   if ((halves & EpReceives) != 0) done = done && EpReceiver<Travel>(block).receive(ByRow || (own & EpReceives) != 0, notes);
   b.end(halves, !done);

@@ -124,7 +124,7 @@ template <class Look, class Wait>
 MSCCLPP_DEVICE_INLINE bool epLookUntil(Look look, Wait wait) {
 #pragma unroll 1
   for (uint32_t looks = 1; !look(); ++looks) {
-    // A rank that is lost has sent nothing, so the look behind the wait is the last one.
+    // If the rank is lost, the wait ends without what it did not send, so the look behind it is the last one.
     if (looks == EpLooksBeforeWait && !wait()) return false;
     if (looks > EpLooksBeforeWait) break;
     betweenPolls();

@@ -81,7 +81,7 @@ struct EpReceiver : EpDispatchBlock {
       const uint32_t r = i / words, of = i - r * words;
       uint64_t word = 0;
       failed = !b.take(packets, header(ep.rank, r, of), word, r);
-      // A rank that is lost has sent nothing.
+      // What a rank that is lost has not sent counts as nothing.
       if (word == EpNoWord) word = of == 1 ? static_cast<uint64_t>(payload()) << 32 : 0;
       if (of == 0) {
         heads.rows[r] = static_cast<uint32_t>(word);
@@ -239,8 +239,8 @@ struct EpReceiver : EpDispatchBlock {
     return !failed;
   }
 
-  // X8. The same while rows come. Each warp takes the next row that no other has taken: first those of this rank, then those of
-  // the others by turns, in the order in which they come.
+  // X8. The same while rows come. Each warp takes its part of the next row that no other has taken: first the rows of this rank,
+  // then those of the others by turns, in the order in which they are sent.
   MSCCLPP_DEVICE_INLINE bool takeComingRows() const {
     const uint32_t subs = EpRowWarps, own = heads.rows[ep.rank], others = ep.ranks - 1;
     uint32_t most = 0;
@@ -292,7 +292,13 @@ struct EpReceiver : EpDispatchBlock {
       const uint32_t k = half * 32 + b.lane;
       if (k >= ep.topK || failed || call.layout == EpLayoutRank) continue;
       if (call.again) {
-        places[half] = load4(received(row) + (1 + 2 * ep.topK + k) * 4ull);
+        const uint32_t place = load4(received(row) + (1 + 2 * ep.topK + k) * 4ull);
+        // There may be less memory than for the dispatch.
+        if (place < call.outRows) {
+          places[half] = place;
+        } else if (place != ~0u) {
+          b.report(EpDropped, 1);
+        }
         if (ByRow) token = load4(received(row));
       } else {
         failed = !takePlace(row, k, places[half], token);
@@ -302,6 +308,8 @@ struct EpReceiver : EpDispatchBlock {
     if (ByRow && !isOwn && b.lane < EpRowWarps) failed = !hasCome(row) || failed;
     if (warpFailed(failed)) return false;
     token = isOwn ? warpShuffle(token, 0) : ~0u;
+    // X5. If a rank was lost, the tables may not have a row.
+    if (isOwn && token >= call.tokens) return true;
     uint32_t part = sub, first = 0;
 #pragma unroll 1
     for (uint32_t segment = 0; segment < ep.parts; ++segment) {

@@ -39,7 +39,8 @@ MSCCLPP_DEVICE_INLINE uint64_t nanosecondsNow() {
 #endif
 }
 
-// The word of a packet that has not come, because its rank is lost. No other packet has it.
+// The word of a packet that has not come, because its rank is lost. A packet that has come has it if its two choices are of other
+// ranks' experts, or its two weights have these bits.
 constexpr uint64_t EpNoWord = ~uint64_t{0};
 
 // The word with a bit for each rank that is lost.
@@ -47,9 +48,9 @@ MSCCLPP_DEVICE_INLINE uint32_t* epLostRanks(const EpHandle& ep) { return reinter
 MSCCLPP_DEVICE_INLINE bool epIsLost(const EpHandle& ep, uint32_t rank) {
   return ep.patience != 0 && (detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(epLostRanks(ep)) >> rank & 1) != 0;
 }
-// Notes that the ranks are lost whose bits are set. Returns the bits of all that are.
-MSCCLPP_DEVICE_INLINE uint32_t epLose(const EpHandle& ep, uint32_t ranks) {
-  return detail::fetchOr<MemoryOrder::Relaxed, MemoryScope::Device>(epLostRanks(ep), ranks) | ranks;
+// Notes that the ranks are lost whose bits are set.
+MSCCLPP_DEVICE_INLINE void epLose(const EpHandle& ep, uint32_t ranks) {
+  detail::fetchOr<MemoryOrder::Relaxed, MemoryScope::Device>(epLostRanks(ep), ranks);
 }
 
 // Waits until `ready` returns true for what rank `from` sends. Returns false if the wait was given up: because the host aborts
@@ -77,7 +78,8 @@ MSCCLPP_DEVICE_NOINLINE bool epWait(Ready ready, const EpHandle& ep, uint32_t fr
   pollUntil<1>(ends, -1, survives ? nullptr : status);
   came = came || ready();
   if (came || !survives) return came;
-  detail::store<MemoryOrder::Relaxed, MemoryScope::System>(ep.problems + EpNewlyLost, epLose(ep, 1u << from));
+  epLose(ep, 1u << from);
+  detail::store<MemoryOrder::Relaxed, MemoryScope::System>(ep.problems + EpNewlyLost + from, 1u);
   return true;
 }
 

@@ -100,10 +100,12 @@ fn arguments_that_do_not_fit_are_refused_and_change_nothing() {
             dispatch(usual().into(Layout::Token, &rows).and(&rows)),
             "Token needs memory for 1 tensors that come, and got 2"
         );
-        assert_eq!(
-            dispatch(usual().into(Layout::Flat { alignment: 0 }, &rows)),
-            "Layout::Flat with an alignment of 0"
-        );
+        for alignment in [0, 65537] {
+            assert_eq!(
+                dispatch(usual().into(Layout::Flat { alignment }, &rows)),
+                format!("Layout::Flat with an alignment of {alignment}; give 1 to 65536")
+            );
+        }
         assert_eq!(
             dispatch(usual().micro_batch(1)),
             "micro-batch 1 of experts that are set up with micro_batches(1)"
@@ -214,6 +216,9 @@ fn a_choice_that_is_no_expert_counts_as_none_and_is_an_error_once() {
     });
 }
 
+const DROPPED: &str = "more rows came than the memory of the layout holds: give dispatch memory for more; Layout says how \
+                       many rows are always enough";
+
 #[test]
 fn rows_for_which_there_is_no_memory_are_dropped_and_an_error() {
     ranks(2, |comm, gpu| {
@@ -225,10 +230,7 @@ fn rows_for_which_there_is_no_memory_are_dropped_and_an_error() {
         // Two rows come from each rank, of which this one has memory for two.
         let dispatch = tokens(gpu, &[0, 2, 1, 3]).into(Layout::Token, memory);
         let routed = experts.dispatch(&dispatch, &stream).unwrap();
-        assert_eq!(
-            text(experts.synchronize(&stream)),
-            "more rows came than the memory of the layout holds: give dispatch memory for more; Layout says how many rows are always enough"
-        );
+        assert_eq!(text(experts.synchronize(&stream)), DROPPED);
         let mut numbers = [0f32; 24];
         rows.read_params(0, &mut numbers).unwrap();
         assert_eq!((numbers[0], numbers[8], numbers[16]), (0.0, 1.0, 0.0));
@@ -241,6 +243,29 @@ fn rows_for_which_there_is_no_memory_are_dropped_and_an_error() {
         sums.read_params(0, &mut numbers).unwrap();
         let second = if experts.rank() == 0 { 2.0 } else { 0.0 };
         assert_eq!((numbers[0], numbers[8]), (0.0, second));
+    });
+}
+
+/// With few tokens, whose rows travel as packets, and with many.
+#[test]
+fn other_rows_for_which_there_is_less_memory_are_dropped_too() {
+    ranks(2, |comm, gpu| {
+        for capacity in [4, 200] {
+            let experts = builder(comm, gpu).capacity(capacity).connect().unwrap();
+            let stream = gpu.stream().unwrap();
+            let (first, rows) = (gpu.allocate(4 * 32).unwrap(), gpu.allocate(4 * 32).unwrap());
+            rows.fill(0, rows.len(), 0).unwrap();
+            let dispatch = tokens(gpu, &[0, 2, 1, 3]).into(Layout::Token, &first);
+            let routed = experts.dispatch(&dispatch, &stream).unwrap();
+            experts.synchronize(&stream).unwrap();
+            let given = memory(gpu, &[5f32; 16].map(f32::to_le_bytes).concat());
+            let less = Memory::slice(&rows, 0..32).unwrap();
+            experts.dispatch_again(&routed, &[(&given).into()], &[less], &stream).unwrap();
+            assert_eq!(text(experts.synchronize(&stream)), DROPPED);
+            let mut numbers = [9f32; 32];
+            rows.read_params(0, &mut numbers).unwrap();
+            assert_eq!((numbers[..8].to_vec(), numbers[8..].to_vec()), (vec![5.0; 8], vec![0.0; 24]));
+        }
     });
 }
 
@@ -288,5 +313,27 @@ fn a_rank_that_does_not_come_is_named_and_the_experts_fail_from_then_on() {
         }
         // Rank 1 does not leave before the others have given up.
         comm.bootstrap().barrier().expect("all are done");
+    });
+}
+
+/// The second half of a call would wait for what the first half did not send.
+#[test]
+fn what_follows_a_half_that_has_given_up_ends_too() {
+    ranks(2, |comm, gpu| {
+        let experts = builder(comm, gpu).capacity(200).timeout(Duration::from_millis(300)).connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        let routed = experts.dispatch(&tokens(gpu, &[0, 2]), &stream).unwrap();
+        experts.synchronize(&stream).unwrap();
+        comm.bootstrap().barrier().expect("both have got the first rows");
+        if experts.rank() == 0 {
+            // Rank 1 does not release its rows.
+            experts.release(&routed, &stream).unwrap();
+            let (_, receive) = experts.dispatch_send(&tokens(gpu, &[0, 2]), &stream).unwrap();
+            receive.receive(&stream).unwrap();
+            let error = experts.synchronize(&stream).expect_err("rank 1 does not release");
+            assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+            assert!(stream.query_timeout(LIMIT).unwrap(), "the kernels wait on");
+        }
+        comm.bootstrap().barrier().expect("all is done");
     });
 }

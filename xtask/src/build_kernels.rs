@@ -245,8 +245,7 @@ fn headers() -> Result<Vec<(String, String)>, Error> {
         .map(|path| Ok((format!("mscclpp/{}", workspace::name(&path)), workspace::read(&path)?)));
     let mut headers = headers.collect::<Result<Vec<_>, Error>>()?;
     let folder = workspace::root().join("cuda/c_headers");
-    for entry in std::fs::read_dir(&folder).context("list", &folder)? {
-        let path = entry.context("list", &folder)?.path();
+    for path in workspace::entries(&folder)? {
         headers.push((workspace::name(&path), workspace::read(&path)?));
     }
     Ok(headers)

@@ -120,7 +120,7 @@ fn payload(options: &Options, kernels: &Path) -> Result<Payload, Error> {
             false => dist::build(&packages, &which)?,
         };
         if tests.is_empty() {
-            programs.retain(|program| !program.name().starts_with("fake_"));
+            programs.retain(|program| !program.name.starts_with("fake_"));
         }
         compiled = kernels::compile(kernels)?;
     }

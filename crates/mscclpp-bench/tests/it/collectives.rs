@@ -7,7 +7,7 @@ use mscclpp_test_support::{LIMIT, child::output_within};
 
 use super::{
     program::program,
-    runs::{column, notes, report, variants},
+    runs::{column, notes, report, variants, words},
 };
 
 pub(crate) fn collectives() -> Result<(), Failed> {
@@ -90,18 +90,8 @@ pub(crate) fn tune() -> Result<(), Failed> {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(text.matches("(u64::MAX, Protocol::").count(), 3, "{text}");
-    let protocols: &[&str] = &[
-        "--all",
-        "--kinds",
-        "all-to-all",
-        "--protocols",
-        "ll16,simple",
-        "--blocks",
-        "1",
-        "--threads",
-        "32,64",
-    ];
-    let all = report("tune-all", &[small, protocols].concat())?;
+    let protocols = words("--all --kinds all-to-all --protocols ll16,simple --blocks 1 --threads 32,64");
+    let all = report("tune-all", &[small, &protocols].concat())?;
     assert_eq!(column(&all, "size"), [256, 256, 4096, 4096]);
     assert_eq!(column(&all, "blocks"), [1; 4]);
     assert_eq!(variants(&all), ["ll16 1x32", "ll16 1x64", "ll16 1x32", "ll16 1x64"]);

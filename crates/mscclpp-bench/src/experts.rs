@@ -102,7 +102,7 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
     let default: &[u32] = if on_sim { &[1, 8] } else { &[1, 8, 32, 128, 1024, 4096] };
     let tokens = if options.tokens.is_empty() { default } else { &options.tokens };
-    let pair = options.measuring.join_of(options.ranks.into(), joining)?;
+    let pair = options.measuring.join(options.ranks.into(), joining)?;
     let shape = Shape {
         ranks: pair.ranks.count(),
         hidden: options.hidden.unwrap_or(if on_sim { 256 } else { 7168 }) as usize,

@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
         return Err(format!("--hidden {hidden} is no multiple of 8").into());
     }
     let measuring = &options.measuring;
-    let pair = measuring.join(joining)?;
+    let pair = measuring.join(2, joining)?;
     let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
     let variants = [Variant::AllReduce, Variant::TwoLaunches, Variant::Fused, Variant::FusedFp8];
     let steps = rows.len() * variants.len() * measuring.launches();

@@ -320,9 +320,9 @@ impl<'a> Bench<'a> {
         Ok(self.experts.combine_send(&combine, stream)?.receive(stream)?)
     }
 
-    /// The local experts of this rank, by the numbers of all.
-    fn rank_of(&self, expert: i32) -> usize {
-        expert as usize * self.shape.ranks / self.shape.experts
+    /// The rank that has an expert; none for a choice that is none.
+    fn rank_of(&self, expert: i32) -> Option<usize> {
+        Some(usize::try_from(expert).ok()? * self.shape.ranks / self.shape.experts)
     }
 
     /// The bytes that the rank that sends most sends to others, in a dispatch and in a combine.
@@ -332,7 +332,8 @@ impl<'a> Bench<'a> {
         for (source, of) in self.choices.iter().enumerate() {
             for token in of.chunks(self.shape.top_k) {
                 for to in (0..self.shape.ranks).filter(|to| *to != source) {
-                    let here = token.iter().filter(|expert| self.rank_of(**expert) == to).count() as u64;
+                    let here =
+                        token.iter().filter(|expert| self.rank_of(**expert) == Some(to)).count() as u64;
                     rows[0] += u64::from(here > 0 && source == rank);
                     rows[1] += u64::from(here > 0 && to == rank);
                     choices += if to == rank { here } else { 0 };
@@ -348,9 +349,10 @@ impl<'a> Bench<'a> {
     /// How many rows each expert of this rank gets.
     fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.shape.experts];
-        self.choices.iter().flatten().for_each(|expert| counts[*expert as usize] += 1);
-        let own =
-            (0..self.shape.experts).filter(|expert| self.rank_of(*expert as i32) == self.pair.ranks.rank);
+        let chosen = self.choices.iter().flatten().filter_map(|expert| usize::try_from(*expert).ok());
+        chosen.for_each(|expert| counts[expert] += 1);
+        let own = Some(self.pair.ranks.rank);
+        let own = (0..self.shape.experts).filter(|expert| self.rank_of(*expert as i32) == own);
         own.map(|expert| counts[expert]).collect()
     }
 
@@ -364,17 +366,18 @@ impl<'a> Bench<'a> {
         let per_rank = matches!(layout, AskedLayout::Rank | AskedLayout::Token);
         let tokens = self.choices[self.pair.ranks.rank].chunks(self.shape.top_k);
         Ok(tokens.zip(sums.chunks(2 * self.shape.hidden)).all(|(choices, sums)| {
-            let mut ranks: Vec<usize> = choices.iter().map(|expert| self.rank_of(*expert)).collect();
-            ranks.sort_unstable();
-            ranks.dedup();
-            let rows = if per_rank { ranks.len() } else { choices.len() };
-            let number = bf16::from_f32(rows as f32).to_le_bytes();
+            let mut rows: Vec<usize> = choices.iter().filter_map(|expert| self.rank_of(*expert)).collect();
+            if per_rank {
+                rows.sort_unstable();
+                rows.dedup();
+            }
+            let number = bf16::from_f32(rows.len() as f32).to_le_bytes();
             sums.chunks(2).all(|bytes| bytes == number)
         }))
     }
 }
 
-/// The choices of a rank's tokens: different experts for each token.
+/// The choices of a rank's tokens: different experts for each token, and -1 behind them if there are fewer experts than choices.
 fn choices(options: &Options, shape: Shape, tokens: usize, seed: u64) -> Vec<i32> {
     let mut random = fastrand::Rng::with_seed(seed);
     let token = |_| {
@@ -388,6 +391,7 @@ fn choices(options: &Options, shape: Shape, tokens: usize, seed: u64) -> Vec<i32
                 chosen.push(expert);
             }
         }
+        chosen.resize(shape.top_k, -1);
         chosen
     };
     (0..tokens).flat_map(token).collect()

@@ -120,3 +120,17 @@ pub(crate) fn all_reduce_rmsnorm() -> Result<(), Failed> {
     assert!(variants[6].contains("3 rows, ll128 3x"), "{variants:?}");
     Ok(())
 }
+
+/// Where there are fewer experts than choices, the other choices are none.
+pub(crate) fn few_experts() -> Result<(), Failed> {
+    let shape =
+        words("experts --experts 4 --top-k 8 --tokens 1,3 --hidden 64 --calls 2 --iters 2 --repeats 1");
+    for (name, how) in [
+        ("few-experts", &["--layouts", "rank,token,expert,flat"][..]),
+        ("few-experts-exact", &["--layouts", "expert,flat", "--exact"]),
+    ] {
+        let report = report(name, &[&shape[..], how].concat())?;
+        assert!(variants(&report).len() >= 8, "{report}");
+    }
+    Ok(())
+}

@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("runs::collectives_that_do_not_end_are_an_error", collectives::too_long),
         trial("runs::tuning_gives_a_table", collectives::tune),
         trial("runs::all_reduce_rmsnorm_has_rows_for_one_launch_and_two", collectives::all_reduce_rmsnorm),
+        trial("runs::experts_may_be_fewer_than_choices", collectives::few_experts),
         trial("runs::wrong_data_fails", results::wrong_data),
         trial("runs::json_goes_to_standard_output_alone", results::json_to_standard_output),
         trial("runs::ports_put_small_and_large", ports::port_put),

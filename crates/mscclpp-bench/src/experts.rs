@@ -12,6 +12,7 @@ use mscclpp_ep::{Combine, Dispatch, Experts, Layout, NumberType, Quantisation, R
 use self::gathered::Gathered;
 use crate::{
     Result,
+    collectives::Calls,
     measuring::Measuring,
     pair::Pair,
     progress::Progress,
@@ -236,32 +237,23 @@ impl<'a> Bench<'a> {
             &|stream| gathered.gather(stream),
             &|stream| gathered.scatter(stream),
         ];
-        let all = |call: Call<'_>, stream: &Stream| (0..options.calls).try_for_each(|_| call(stream));
-        let mut graphs = Vec::new();
-        for call in calls.iter().filter(|_| !options.eager) {
-            stream.begin_capture()?;
-            let captured = all(call, stream);
-            let graph = stream.end_capture();
-            captured?;
-            graphs.push(graph?);
-        }
-
         let measuring = &options.measuring;
         let [down, up] = self.bytes()?;
         let replays = measuring.rounds(pair, down).div_ceil(options.calls);
+        // Without graphs, a launch has as many calls as a graph.
+        let (of_a_graph, of_a_launch) = if options.eager { (1, options.calls) } else { (options.calls, 1) };
+        let launches = Calls { of_a_graph, replays, are_eager: options.eager };
+        let submits = calls.into_iter().map(|call| {
+            launches.submit(move |stream| (0..of_a_launch).try_for_each(|_| call(stream)), stream)
+        });
+        let submits = submits.collect::<Result<Vec<_>>>()?;
         let mut times = [const { Vec::new() }; 4];
         let mut right = true;
         for launch in 0..measuring.launches() {
-            for (n, call) in calls.iter().enumerate() {
+            for (n, submit) in submits.iter().enumerate() {
                 progress.step(&format!("experts, {tokens} tokens, time {launch}"));
                 self.sums.fill(0, self.sums.len(), 0)?;
-                let us = stopwatch.time(replays, |stream, mut range| {
-                    range.try_for_each(|_| match graphs.get(n) {
-                        // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
-                        Some(graph) => Ok(unsafe { graph.launch(stream) }?),
-                        None => all(call, stream),
-                    })
-                })?;
+                let us = stopwatch.time(launches.launches(), submit)?;
                 // The others' times begin while they wait for rank 0.
                 let us = pair.ranks.say(&us)?.first().copied().flatten();
                 right &= us.is_some() && (n > 1 || self.sums_are_right(layout, measuring.spoil)?);

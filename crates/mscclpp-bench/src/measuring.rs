@@ -3,11 +3,11 @@
 use std::{borrow::Cow, ops::Range, time::Duration};
 
 use clap::Args;
-use mscclpp::{errors::GpuError, prelude::*};
+use mscclpp::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    Result,
+    Error, Result,
     data::Destination,
     pair::{Devices, Pair},
     progress::Progress,
@@ -127,12 +127,12 @@ impl Arrival<'_> {
     /// Returns the row of all repeats; without times if data was wrong or a wait failed, on either side and in the warm-up too.
     /// `submit` is given the number of the repeat, counted from 0, and which of its launches to submit. Behind all of them, the
     /// message that `expected` gives for the number is to be there.
-    pub(crate) fn row<'d>(
+    pub(crate) fn row<'d, E: Into<Error>>(
         &self,
         measuring: &Measuring,
         progress: &mut Progress,
         subject: Subject,
-        submit: impl Fn(&Stream, u32, Range<u32>) -> Result<(), GpuError>,
+        submit: impl Fn(&Stream, u32, Range<u32>) -> Result<(), E>,
         expected: impl Fn(u32) -> Cow<'d, [u8]>,
     ) -> Result<Row> {
         let Self { stopwatch, destination } = self;
@@ -145,7 +145,8 @@ impl Arrival<'_> {
             let expected = expected(repeat);
             let len = expected.len() as u64;
             destination.poison(len)?;
-            let us = stopwatch.time(launches, |stream, range| Ok(submit(stream, repeat, range)?))?;
+            let us = stopwatch
+                .time(launches, |stream, range| submit(stream, repeat, range).map_err(Into::into))?;
             if measuring.spoil {
                 destination.spoil(len)?;
             }

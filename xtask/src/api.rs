@@ -7,13 +7,12 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use clap::Args;
 use serde_json::Value;
 
 use crate::error::{Error, FileContext};
-use crate::run::{capture, run as run_program};
+use crate::run::{capture, cargo, run as run_program};
 use crate::workspace;
 
 /// The folder of the listings that are checked in.
@@ -145,12 +144,6 @@ fn difference(before: &str, after: &str) -> Vec<String> {
     let (old, new): (BTreeSet<_>, BTreeSet<_>) = (before.lines().collect(), after.lines().collect());
     let gone = old.difference(&new).map(|line| format!("- {line}"));
     gone.chain(new.difference(&old).map(|line| format!("+ {line}"))).collect()
-}
-
-fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(workspace::root());
-    command
 }
 
 #[cfg(test)]

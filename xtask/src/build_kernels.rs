@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use mscclpp_gpu::{KernelSource, kernel_cache, nvrtc, store_ptx};
 
 use crate::error::{Error, FileContext};
@@ -33,36 +33,35 @@ pub(crate) struct Options {
     #[arg(long)]
     check: bool,
 
-    /// The compiler. nvcc writes its PTX to target/kernels-nvcc, for comparison; the PTX that is checked in comes from NVRTC.
-    #[arg(long, value_enum, default_value_t = Compiler::Nvrtc)]
-    compiler: Compiler,
-
     /// The NVRTC to use; MSCCLPP_NVRTC_SO, the path of one, takes precedence.
     #[arg(long, value_enum, default_value_t = NvrtcChoice::Auto)]
     nvrtc: NvrtcChoice,
-
-    /// The nvcc to use [default: that of CUDA_HOME, CUDA_PATH, /usr/local/cuda or PATH].
-    #[arg(long, value_name = "PATH")]
-    nvcc: Option<PathBuf>,
-
-    /// The ptxas to check the PTX with [default: found like nvcc; without one this check is left out].
-    #[arg(long, value_name = "PATH")]
-    ptxas: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Compiler {
-    Nvrtc,
-    Nvcc,
-}
+/// The folder of the kernels, and that of the examples, which have some of their own.
+const FOLDERS: [&str; 2] = ["cuda/kernels", "crates/mscclpp/examples"];
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<(), Error> {
-    let kernels = kernels(&["cuda/kernels"])?;
-    match options.compiler {
-        Compiler::Nvcc => build_with_nvcc(options, &kernels),
-        Compiler::Nvrtc => build_with_nvrtc(options, &kernels),
+    toolchain::require_nvrtc(options.nvrtc)?;
+    let cache = if options.check { None } else { kernel_cache() };
+    let kernels = kernels(if cache.is_some() { &FOLDERS } else { &FOLDERS[..1] })?;
+    let (modules, of_tests): (Vec<_>, Vec<_>) =
+        compile_all(&kernels)?.into_iter().partition(|module| module.kernel.embedded);
+    let folder = workspace::root().join("cuda/ptx");
+    if options.check {
+        compare(&folder, &modules)?;
+    } else {
+        write(&folder, &modules)?;
     }
+    if let Some(cache) = cache {
+        store(&cache, &of_tests)?;
+    }
+    require_embedded()?;
+    if let Some(ptxas) = toolchain::ptxas()? {
+        assemble(&ptxas, &modules)?;
+    }
+    Ok(())
 }
 
 /// A `.cu` file and the architectures for which it is built.
@@ -110,30 +109,32 @@ fn library() -> Result<String, Error> {
 /// Fills a cache of compiled kernels with the kernels of tests and benchmarks.
 pub(crate) fn fill_cache(folder: &Path, nvrtc: NvrtcChoice) -> Result<(), Error> {
     toolchain::require_nvrtc(nvrtc)?;
-    let kernels = kernels(&["cuda/kernels", "crates/mscclpp/examples"])?;
-    let kernels: Vec<_> = kernels.into_iter().filter(|kernel| !kernel.embedded).collect();
-    for module in compile_all(&kernels)? {
-        let of_module = |kernel: &Kernel| {
-            kernel.architectures.iter().find(|a| module.name == kernel.ptx_name(a)).copied()
-        };
-        let Some((kernel, architecture)) = kernels.iter().find_map(|k| Some((k, of_module(k)?))) else {
-            continue;
-        };
+    let mut kernels = kernels(&FOLDERS)?;
+    kernels.retain(|kernel| !kernel.embedded);
+    store(folder, &compile_all(&kernels)?)
+}
+
+/// Puts modules into a cache of compiled kernels.
+fn store(folder: &Path, modules: &[Module<'_>]) -> Result<(), Error> {
+    for Module { kernel, architecture, ptx, .. } in modules {
         let capability = architecture.trim_start_matches("compute_").parse().unwrap_or_default();
         let name = workspace::name(&kernel.source);
-        let path = store_ptx(folder, &KernelSource::new(&name, &kernel.text), capability, &module.ptx)?;
+        let path = store_ptx(folder, &KernelSource::new(&name, &kernel.text), capability, ptx)?;
         println!("cached     {}", path.display());
     }
     Ok(())
 }
 
-/// PTX as it should be in `cuda/ptx`.
-struct Module {
+/// A kernel's PTX for an architecture.
+struct Module<'a> {
+    kernel: &'a Kernel,
+    architecture: &'static str,
+    /// The name that it has in `cuda/ptx`, without [`COMPRESSED`].
     name: String,
     ptx: String,
 }
 
-impl Module {
+impl Module<'_> {
     fn path(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}{COMPRESSED}", self.name))
     }
@@ -174,34 +175,7 @@ fn unpack(path: &Path) -> Result<String, Error> {
     text.ok_or_else(|| Error::NotCompressed(path.to_owned()))
 }
 
-fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> {
-    toolchain::require_nvrtc(options.nvrtc)?;
-    let embedded = |module: &Module| {
-        kernels.iter().any(|k| k.embedded && k.architectures.iter().any(|a| module.name == k.ptx_name(a)))
-    };
-    let mut modules = compile_all(kernels)?;
-    modules.retain(embedded);
-    let folder = workspace::root().join("cuda/ptx");
-    if options.check {
-        compare(&folder, &modules)?;
-    } else {
-        write(&folder, &modules)?;
-        if let Some(cache) = kernel_cache() {
-            fill_cache(&cache, options.nvrtc)?;
-        }
-    }
-    require_embedded()?;
-    let ptxas = match &options.ptxas {
-        Some(path) => Some(path.clone()),
-        None => toolchain::ptxas()?,
-    };
-    if let Some(ptxas) = ptxas {
-        assemble(&ptxas, &modules)?;
-    }
-    Ok(())
-}
-
-fn compile_all(kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
+fn compile_all(kernels: &[Kernel]) -> Result<Vec<Module<'_>>, Error> {
     let headers = headers()?;
     let texts: Vec<_> = headers.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     // The result is `None` if the source has errors.
@@ -221,7 +195,10 @@ fn compile_all(kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
     for kernel in kernels {
         for architecture in &kernel.architectures {
             match compile(&workspace::name(&kernel.source), &kernel.text, architecture)? {
-                Some(ptx) => modules.push(Module { name: kernel.ptx_name(architecture), ptx }),
+                Some(ptx) => {
+                    let name = kernel.ptx_name(architecture);
+                    modules.push(Module { kernel, architecture, name, ptx });
+                }
                 None => failures += 1,
             }
         }
@@ -245,15 +222,14 @@ fn headers() -> Result<Vec<(String, String)>, Error> {
         .map(|path| Ok((format!("mscclpp/{}", workspace::name(&path)), workspace::read(&path)?)));
     let mut headers = headers.collect::<Result<Vec<_>, Error>>()?;
     let folder = workspace::root().join("cuda/c_headers");
-    for entry in std::fs::read_dir(&folder).context("list", &folder)? {
-        let path = entry.context("list", &folder)?.path();
+    for path in workspace::entries(&folder)? {
         headers.push((workspace::name(&path), workspace::read(&path)?));
     }
     Ok(headers)
 }
 
 /// Writes the modules that differ from the files in the folder, and removes files without a source.
-fn write(folder: &Path, modules: &[Module]) -> Result<(), Error> {
+fn write(folder: &Path, modules: &[Module<'_>]) -> Result<(), Error> {
     for module in modules {
         let path = module.path(folder);
         if unpack(&path).is_ok_and(|present| present == module.ptx) {
@@ -272,7 +248,7 @@ fn write(folder: &Path, modules: &[Module]) -> Result<(), Error> {
 }
 
 /// Prints which modules differ from the files in the folder, and fails if any does.
-fn compare(folder: &Path, modules: &[Module]) -> Result<(), Error> {
+fn compare(folder: &Path, modules: &[Module<'_>]) -> Result<(), Error> {
     let mut stale = false;
     for module in modules {
         let present = unpack(&module.path(folder)).unwrap_or_default();
@@ -301,7 +277,7 @@ fn first_difference(present: &str, built: &str) -> String {
     }
 }
 
-fn orphans(folder: &Path, modules: &[Module]) -> Result<Vec<PathBuf>, Error> {
+fn orphans(folder: &Path, modules: &[Module<'_>]) -> Result<Vec<PathBuf>, Error> {
     let mut present = workspace::files(folder, &COMPRESSED[1..])?;
     present.retain(|path| modules.iter().all(|module| module.path(folder) != *path));
     Ok(present)
@@ -317,7 +293,7 @@ fn require_embedded() -> Result<(), Error> {
 }
 
 /// Lets ptxas assemble the modules, which shows that the inline assembly in them is legal.
-fn assemble(ptxas: &Path, modules: &[Module]) -> Result<(), Error> {
+fn assemble(ptxas: &Path, modules: &[Module<'_>]) -> Result<(), Error> {
     let folder = tempfile::tempdir().context("make a folder in", &std::env::temp_dir())?;
     for module in modules {
         let path = folder.path().join(&module.name);
@@ -335,38 +311,6 @@ fn assemble(ptxas: &Path, modules: &[Module]) -> Result<(), Error> {
     }
     println!("assembled  all, for {} ({})", ASSEMBLED_FOR.join(" and "), ptxas.display());
     Ok(())
-}
-
-fn build_with_nvcc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> {
-    let nvcc = options
-        .nvcc
-        .clone()
-        .or_else(|| toolchain::program("nvcc"))
-        .ok_or(Error::Missing { what: "nvcc", advice: "give its path with --nvcc, or set CUDA_HOME" })?;
-    let folder = workspace::target().join("kernels-nvcc");
-    workspace::create_folder(&folder)?;
-    let mut failures = 0;
-    for kernel in kernels {
-        for architecture in &kernel.architectures {
-            let output = folder.join(kernel.ptx_name(architecture));
-            let result = run_program(
-                Command::new(&nvcc)
-                    .args(["--ptx", "--std=c++17", "--Werror", "all-warnings", "-Xcompiler", "-Wall"])
-                    .arg(format!("--gpu-architecture={architecture}"))
-                    .arg("-I")
-                    .arg(workspace::root().join("cuda/include"))
-                    .arg("--output-file")
-                    .arg(&output)
-                    .arg(&kernel.source),
-            );
-            match result {
-                Ok(()) => println!("written    {}", output.display()),
-                Err(Error::Failed { .. }) => failures += 1,
-                Err(other) => return Err(other),
-            }
-        }
-    }
-    if failures == 0 { Ok(()) } else { Err(Error::Kernels(failures)) }
 }
 
 #[cfg(test)]

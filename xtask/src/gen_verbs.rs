@@ -11,7 +11,7 @@ use std::process::Command;
 use clap::Args;
 
 use crate::error::{Error, FileContext};
-use crate::run::{capture, run as run_program};
+use crate::run::{capture, cargo, run as run_program};
 use crate::workspace;
 
 /// The package from which the bindings are made, its version, and the SHA-256 of its file for amd64.
@@ -121,7 +121,7 @@ fn fetched_bindgen() -> Result<PathBuf, Error> {
     if !program.is_file() {
         println!("building bindgen {BINDGEN_VERSION} (two minutes), once");
         run_program(
-            Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            cargo()
                 .args(["install", "--quiet", "--locked", "bindgen-cli", "--version", BINDGEN_VERSION])
                 .arg("--root")
                 .arg(&root),

@@ -3,6 +3,14 @@
 use std::process::{Command, Stdio};
 
 use crate::error::Error;
+use crate::workspace;
+
+/// A call of cargo in the folder of the repository.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace::root());
+    command
+}
 
 /// Runs a command that writes to this program's output. An exit status other than 0 is an error.
 pub(crate) fn run(command: &mut Command) -> Result<(), Error> {

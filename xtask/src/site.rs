@@ -9,7 +9,7 @@ use std::process::Command;
 use clap::Args;
 
 use crate::error::{Error, FileContext};
-use crate::run::{capture, run};
+use crate::run::{capture, cargo, run};
 use crate::toolchain;
 use crate::workspace;
 
@@ -83,12 +83,6 @@ fn draw_figures(check: bool) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn cargo() -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace::root());
-    cargo
 }
 
 /// The mdBook of the search path, or one that is built once.
@@ -169,8 +163,7 @@ fn reference_index(crates: &[(String, String)]) -> String {
 /// The pages of the book, in the folder and below it.
 fn pages(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = workspace::files(folder, "html")?;
-    for entry in std::fs::read_dir(folder).context("list", folder)? {
-        let path = entry.context("list", folder)?.path();
+    for path in workspace::entries(folder)? {
         if path.is_dir() && !path.ends_with("reference") {
             found.extend(pages(&path)?);
         }

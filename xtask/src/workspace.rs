@@ -22,15 +22,18 @@ pub(crate) fn target() -> PathBuf {
 
 /// The files of a folder whose names end in `.extension`, sorted by name.
 pub(crate) fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, Error> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).context("list", folder)? {
-        let path = entry.context("list", folder)?.path();
-        if path.extension().is_some_and(|e| e == extension) {
-            found.push(path);
-        }
-    }
-    found.sort();
+    let mut found = entries(folder)?;
+    found.retain(|path| path.extension().is_some_and(|e| e == extension));
     Ok(found)
+}
+
+/// The files and folders in a folder, sorted by name.
+pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = std::fs::read_dir(folder).context("list", folder)?;
+    let paths = entries.map(|entry| Ok(entry.context("list", folder)?.path()));
+    let mut paths = paths.collect::<Result<Vec<_>, Error>>()?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// A path's last component, as text.

@@ -8,7 +8,7 @@ use mscclpp::{Event, Gpu, Stream, errors::GpuError};
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) struct DeviceClock {
-    stream: Stream,
+    pub(crate) stream: Stream,
     start: Event,
     end: Event,
 }
@@ -16,10 +16,6 @@ pub(crate) struct DeviceClock {
 impl DeviceClock {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
         Ok(Self { stream: gpu.stream()?, start: gpu.event(true)?, end: gpu.event(true)? })
-    }
-
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
     }
 
     /// Submits work by `submit`, between the two events.
@@ -37,12 +33,7 @@ impl DeviceClock {
         self.stream.record(&self.start)
     }
 
-    /// Waits for it, for [`LIMIT`]; after an error it may be waited for once more.
-    pub(crate) fn wait(&self) -> Result<(), GpuError> {
-        self.wait_for(LIMIT)
-    }
-
-    /// Waits for the work, for `limit`.
+    /// Waits for the work, for `limit`; after an error it may be waited for once more.
     pub(crate) fn wait_for(&self, limit: Duration) -> Result<(), GpuError> {
         self.stream.synchronize_timeout(limit)
     }

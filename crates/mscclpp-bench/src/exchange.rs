@@ -14,11 +14,13 @@ use crate::{
 pub(crate) struct Exchange<'a> {
     // The stopwatch is declared first: when it is dropped, it waits for the kernels that use the rest.
     pub(crate) stopwatch: Stopwatch<'a>,
-    channels: Vec<MemoryChannel>,
+    /// The channels, of which there is at least one.
+    pub(crate) channels: Vec<MemoryChannel>,
     memory: DeviceBuffer,
     /// The memory in which packets arrive.
     scratch: Option<DeviceBuffer>,
-    incoming: u64,
+    /// The offset of the peer's data in this side's memory, in bytes.
+    pub(crate) incoming: u64,
 }
 
 impl<'a> Exchange<'a> {
@@ -43,16 +45,6 @@ impl<'a> Exchange<'a> {
             })
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self { stopwatch: Stopwatch::new(pair, semaphores)?, channels, memory, scratch, incoming })
-    }
-
-    /// The channels, of which there is at least one.
-    pub(crate) fn channels(&self) -> &[MemoryChannel] {
-        &self.channels
-    }
-
-    /// The offset of the peer's data in this side's memory, in bytes.
-    pub(crate) fn incoming(&self) -> u64 {
-        self.incoming
     }
 
     pub(crate) fn arrival(&self) -> Arrival<'_> {

@@ -12,6 +12,7 @@ use mscclpp_ep::{Combine, Dispatch, Experts, Layout, NumberType, Quantisation, R
 use self::gathered::Gathered;
 use crate::{
     Result,
+    collectives::Calls,
     measuring::Measuring,
     pair::Pair,
     progress::Progress,
@@ -102,7 +103,7 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
     let default: &[u32] = if on_sim { &[1, 8] } else { &[1, 8, 32, 128, 1024, 4096] };
     let tokens = if options.tokens.is_empty() { default } else { &options.tokens };
-    let pair = options.measuring.join_of(options.ranks.into(), joining)?;
+    let pair = options.measuring.join(options.ranks.into(), joining)?;
     let shape = Shape {
         ranks: pair.ranks.count(),
         hidden: options.hidden.unwrap_or(if on_sim { 256 } else { 7168 }) as usize,
@@ -236,32 +237,23 @@ impl<'a> Bench<'a> {
             &|stream| gathered.gather(stream),
             &|stream| gathered.scatter(stream),
         ];
-        let all = |call: Call<'_>, stream: &Stream| (0..options.calls).try_for_each(|_| call(stream));
-        let mut graphs = Vec::new();
-        for call in calls.iter().filter(|_| !options.eager) {
-            stream.begin_capture()?;
-            let captured = all(call, stream);
-            let graph = stream.end_capture();
-            captured?;
-            graphs.push(graph?);
-        }
-
         let measuring = &options.measuring;
         let [down, up] = self.bytes()?;
         let replays = measuring.rounds(pair, down).div_ceil(options.calls);
+        // Without graphs, a launch has as many calls as a graph.
+        let (of_a_graph, of_a_launch) = if options.eager { (1, options.calls) } else { (options.calls, 1) };
+        let launches = Calls { of_a_graph, replays, are_eager: options.eager };
+        let submits = calls.into_iter().map(|call| {
+            launches.submit(move |stream| (0..of_a_launch).try_for_each(|_| call(stream)), stream)
+        });
+        let submits = submits.collect::<Result<Vec<_>>>()?;
         let mut times = [const { Vec::new() }; 4];
         let mut right = true;
         for launch in 0..measuring.launches() {
-            for (n, call) in calls.iter().enumerate() {
+            for (n, submit) in submits.iter().enumerate() {
                 progress.step(&format!("experts, {tokens} tokens, time {launch}"));
                 self.sums.fill(0, self.sums.len(), 0)?;
-                let us = stopwatch.time(replays, |stream, mut range| {
-                    range.try_for_each(|_| match graphs.get(n) {
-                        // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
-                        Some(graph) => Ok(unsafe { graph.launch(stream) }?),
-                        None => all(call, stream),
-                    })
-                })?;
+                let us = stopwatch.time(launches.launches(), submit)?;
                 // The others' times begin while they wait for rank 0.
                 let us = pair.ranks.say(&us)?.first().copied().flatten();
                 right &= us.is_some() && (n > 1 || self.sums_are_right(layout, measuring.spoil)?);
@@ -320,9 +312,9 @@ impl<'a> Bench<'a> {
         Ok(self.experts.combine_send(&combine, stream)?.receive(stream)?)
     }
 
-    /// The local experts of this rank, by the numbers of all.
-    fn rank_of(&self, expert: i32) -> usize {
-        expert as usize * self.shape.ranks / self.shape.experts
+    /// The rank that has an expert; none for a choice that is none.
+    fn rank_of(&self, expert: i32) -> Option<usize> {
+        Some(usize::try_from(expert).ok()? * self.shape.ranks / self.shape.experts)
     }
 
     /// The bytes that the rank that sends most sends to others, in a dispatch and in a combine.
@@ -332,7 +324,8 @@ impl<'a> Bench<'a> {
         for (source, of) in self.choices.iter().enumerate() {
             for token in of.chunks(self.shape.top_k) {
                 for to in (0..self.shape.ranks).filter(|to| *to != source) {
-                    let here = token.iter().filter(|expert| self.rank_of(**expert) == to).count() as u64;
+                    let here =
+                        token.iter().filter(|expert| self.rank_of(**expert) == Some(to)).count() as u64;
                     rows[0] += u64::from(here > 0 && source == rank);
                     rows[1] += u64::from(here > 0 && to == rank);
                     choices += if to == rank { here } else { 0 };
@@ -348,9 +341,10 @@ impl<'a> Bench<'a> {
     /// How many rows each expert of this rank gets.
     fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.shape.experts];
-        self.choices.iter().flatten().for_each(|expert| counts[*expert as usize] += 1);
-        let own =
-            (0..self.shape.experts).filter(|expert| self.rank_of(*expert as i32) == self.pair.ranks.rank);
+        let chosen = self.choices.iter().flatten().filter_map(|expert| usize::try_from(*expert).ok());
+        chosen.for_each(|expert| counts[expert] += 1);
+        let own = Some(self.pair.ranks.rank);
+        let own = (0..self.shape.experts).filter(|expert| self.rank_of(*expert as i32) == own);
         own.map(|expert| counts[expert]).collect()
     }
 
@@ -364,17 +358,18 @@ impl<'a> Bench<'a> {
         let per_rank = matches!(layout, AskedLayout::Rank | AskedLayout::Token);
         let tokens = self.choices[self.pair.ranks.rank].chunks(self.shape.top_k);
         Ok(tokens.zip(sums.chunks(2 * self.shape.hidden)).all(|(choices, sums)| {
-            let mut ranks: Vec<usize> = choices.iter().map(|expert| self.rank_of(*expert)).collect();
-            ranks.sort_unstable();
-            ranks.dedup();
-            let rows = if per_rank { ranks.len() } else { choices.len() };
-            let number = bf16::from_f32(rows as f32).to_le_bytes();
+            let mut rows: Vec<usize> = choices.iter().filter_map(|expert| self.rank_of(*expert)).collect();
+            if per_rank {
+                rows.sort_unstable();
+                rows.dedup();
+            }
+            let number = bf16::from_f32(rows.len() as f32).to_le_bytes();
             sums.chunks(2).all(|bytes| bytes == number)
         }))
     }
 }
 
-/// The choices of a rank's tokens: different experts for each token.
+/// The choices of a rank's tokens: different experts for each token, and -1 behind them if there are fewer experts than choices.
 fn choices(options: &Options, shape: Shape, tokens: usize, seed: u64) -> Vec<i32> {
     let mut random = fastrand::Rng::with_seed(seed);
     let token = |_| {
@@ -388,6 +383,7 @@ fn choices(options: &Options, shape: Shape, tokens: usize, seed: u64) -> Vec<i32
                 chosen.push(expert);
             }
         }
+        chosen.resize(shape.top_k, -1);
         chosen
     };
     (0..tokens).flat_map(token).collect()

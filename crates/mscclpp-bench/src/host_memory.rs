@@ -9,7 +9,7 @@ use crate::{Result, data::Memory, ranks::Ranks};
 /// Host memory that is accessed only through atomics, because the transport's threads write to it at any time. It is never
 /// freed, so that these threads write to no other memory even after an error.
 pub(crate) struct HostMemory {
-    bytes: &'static [AtomicU8],
+    pub(crate) bytes: &'static [AtomicU8],
 }
 
 impl HostMemory {
@@ -22,10 +22,6 @@ impl HostMemory {
         let (start, len) = (DevicePtr::from_ptr(self.bytes.as_ptr()), self.bytes.len() as u64);
         // SAFETY: the memory is never freed, and this process accesses it with atomics alone.
         Ok(unsafe { ranks.comm.register_memory(start, len, transport)? })
-    }
-
-    pub(crate) fn bytes(&self) -> &'static [AtomicU8] {
-        self.bytes
     }
 
     fn range(&self, offset: u64, len: u64) -> Result<&[AtomicU8]> {

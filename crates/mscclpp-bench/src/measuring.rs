@@ -3,11 +3,11 @@
 use std::{borrow::Cow, ops::Range, time::Duration};
 
 use clap::Args;
-use mscclpp::{errors::GpuError, prelude::*};
+use mscclpp::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    Result,
+    Error, Result,
     data::Destination,
     pair::{Devices, Pair},
     progress::Progress,
@@ -31,7 +31,7 @@ pub(crate) struct Messages {
 pub(crate) struct Measuring {
     /// The number of rounds that are timed together.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    iters: Option<u32>,
+    pub(crate) iters: Option<u32>,
     /// The number of runs of all rounds before the measurements; they do not count.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
@@ -50,23 +50,9 @@ pub(crate) struct Measuring {
 const BYTES_OF_A_TIME: u64 = 64 << 30;
 
 impl Measuring {
-    /// Joins two ranks, with the library's default transports.
-    pub(crate) fn join(&self, joining: &Joining) -> Result<Pair> {
-        self.join_with(Context::on, joining)
-    }
-
     /// Joins `count` ranks, with the library's default transports.
-    pub(crate) fn join_of(&self, count: usize, joining: &Joining) -> Result<Pair> {
-        Pair::join_of(count, &self.devices, Context::on, joining)
-    }
-
-    /// Joins two ranks, with a context that the caller makes.
-    pub(crate) fn join_with(
-        &self,
-        context: impl FnOnce(Platform) -> Context,
-        joining: &Joining,
-    ) -> Result<Pair> {
-        Pair::join(&self.devices, context, joining)
+    pub(crate) fn join(&self, count: usize, joining: &Joining) -> Result<Pair> {
+        Pair::join(count, &self.devices, Context::on, joining)
     }
 
     /// The number of rounds for messages of `bytes` bytes.
@@ -77,11 +63,6 @@ impl Measuring {
         };
         // The value fits, because it is at most `most_rounds`.
         self.rounds_or((budget / bytes).clamp(1, pair.most_rounds().into()) as u32)
-    }
-
-    /// The value of `--iters`.
-    pub(crate) fn asked_rounds(&self) -> Option<u32> {
-        self.iters
     }
 
     /// The value of `--iters`, or `default`.
@@ -146,12 +127,12 @@ impl Arrival<'_> {
     /// Returns the row of all repeats; without times if data was wrong or a wait failed, on either side and in the warm-up too.
     /// `submit` is given the number of the repeat, counted from 0, and which of its launches to submit. Behind all of them, the
     /// message that `expected` gives for the number is to be there.
-    pub(crate) fn row<'d>(
+    pub(crate) fn row<'d, E: Into<Error>>(
         &self,
         measuring: &Measuring,
         progress: &mut Progress,
         subject: Subject,
-        submit: impl Fn(&Stream, u32, Range<u32>) -> Result<(), GpuError>,
+        submit: impl Fn(&Stream, u32, Range<u32>) -> Result<(), E>,
         expected: impl Fn(u32) -> Cow<'d, [u8]>,
     ) -> Result<Row> {
         let Self { stopwatch, destination } = self;
@@ -164,7 +145,8 @@ impl Arrival<'_> {
             let expected = expected(repeat);
             let len = expected.len() as u64;
             destination.poison(len)?;
-            let us = stopwatch.time(launches, |stream, range| Ok(submit(stream, repeat, range)?))?;
+            let us = stopwatch
+                .time(launches, |stream, range| submit(stream, repeat, range).map_err(Into::into))?;
             if measuring.spoil {
                 destination.spoil(len)?;
             }

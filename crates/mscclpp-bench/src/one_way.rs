@@ -66,6 +66,19 @@ struct Measured {
     ok: bool,
 }
 
+impl Measured {
+    /// The times of a round; none if data was wrong.
+    fn times(&self, rounds: u32) -> Option<Times> {
+        let us = self.us.iter().map(|us| us / f64::from(rounds)).collect();
+        Times::of(us).filter(|_| self.ok)
+    }
+}
+
+/// The baseline of contender `n`: the median of the first; none for that contender itself, and if its data was wrong.
+fn baseline(all: &[Measured], n: usize, rounds: u32) -> Option<f64> {
+    all[0].times(rounds).filter(|_| n > 0).map(|times| times.median)
+}
+
 impl OneWay<'_> {
     /// Measures all sizes and contenders. Behind `notes` comes one note for each row about values for which the table has no
     /// column.
@@ -112,34 +125,31 @@ impl OneWay<'_> {
                 self.once(contender.transfer, &data, rounds, self.measuring.counts(launch), measured)?;
             }
         }
-        let baselines = all[0].us.clone();
-        let mut baseline = None;
-        let rows = contenders.iter().zip(all).map(|(contender, measured)| {
+        let rows = contenders.iter().enumerate().map(|(n, contender)| {
+            let baseline = baseline(&all, n, rounds);
             // The ratios are of times that were taken one after the other, so that both contain the machine's other work.
-            let ratios = baselines.iter().zip(&measured.us).map(|(base, us)| 100.0 * base / us).collect();
+            let ratios = all[0].us.iter().zip(&all[n].us).map(|(base, us)| 100.0 * base / us).collect();
             let ratio = baseline.and_then(|_| Times::of(ratios));
-            let row = self.row(contender, bytes, rounds, measured, baseline);
-            baseline = baseline.or(row.times.map(|times| times.median));
+            let row = self.row(contender, bytes, rounds, &all[n], baseline);
             let remark = self.remark(&row, ratio);
             (row, remark)
         });
         Ok(rows.collect())
     }
 
-    /// Makes a contender's row. `baseline` is the median of the first contender; none for that contender itself.
+    /// Makes a contender's row.
     fn row(
         &self,
         contender: &Contender<'_>,
         bytes: u64,
         rounds: u32,
-        measured: Measured,
+        measured: &Measured,
         baseline: Option<f64>,
     ) -> Row {
         let repeats = self.measuring.repeats();
         let gigabytes = bytes as f64 * f64::from(rounds) * repeats as f64 / 1e9;
         let [sender, receiver] = measured.cpu.map(|seconds| seconds / gigabytes);
-        let times = Times::of(measured.us.into_iter().map(|us| us / f64::from(rounds)).collect());
-        let times = times.filter(|_| measured.ok);
+        let times = measured.times(rounds);
         let goal =
             contender.goal.filter(|_| bytes >= self.goals_from).and_then(|part| Some(baseline? / part));
         let row = Row::new(self.workload, &contender.variant, (bytes, SizeOf::Bytes), rounds, repeats);
@@ -202,5 +212,19 @@ impl OneWay<'_> {
             row.variant,
             row.size_of.show(row.size)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_baseline_is_the_first_contenders_or_none() {
+        let measured = |us, ok| Measured { us: vec![us], cpu: [0.0; 2], ok };
+        let all = [measured(8.0, true), measured(6.0, true), measured(4.0, true)];
+        assert_eq!([0, 1, 2].map(|n| baseline(&all, n, 2)), [None, Some(4.0), Some(4.0)]);
+        let wrong = [measured(8.0, false), measured(6.0, true), measured(4.0, true)];
+        assert_eq!([0, 1, 2].map(|n| baseline(&wrong, n, 2)), [None; 3]);
     }
 }

@@ -67,14 +67,14 @@ fn message(seed: u64, round: u64, bytes: u64, element: u64) -> Vec<u8> {
 pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let Messages { sizes, measuring } = &options.messages;
     let sizes = sizes.of_elements(kind.element)?;
-    let pair = measuring.join(joining)?;
+    let pair = measuring.join(2, joining)?;
     let block = options.block.on(&pair)?;
     let module = Module::load(&pair.gpu, &PACKET_PING_PONG)?;
     let kernel = module.kernel(kind.kernel)?;
     // The number of rounds that were played, plus one.
     let played = pair.gpu.allocate(8)?;
     let exchange = Exchange::new(&pair, sizes.end, (kind.buffer_size)(sizes.end), 1)?;
-    let handle = exchange.channels()[0].device_handle();
+    let handle = exchange.channels[0].device_handle();
 
     table.begin(pair.machine(Transport::CUDA_IPC), sizes.count() * measuring.launches())?;
     for bytes in sizes.iter() {
@@ -87,7 +87,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining, table: &mut
         let args = KernelArgs::new()
             .with(handle)
             .with(bytes)
-            .with(exchange.incoming())
+            .with(exchange.incoming)
             .with(rounds as i32)
             .with(i32::from(pair.ranks.rank == 0))
             .with(seeds)

@@ -36,17 +36,9 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Joins two ranks, like [`Ranks::join`]. A rank that was started by hand uses the device that it was given, or the first.
+    /// Joins `count` ranks, like [`Ranks::join`]. A rank that was started by hand uses the device that it was given, or the
+    /// first.
     pub(crate) fn join(
-        devices: &Devices,
-        context: impl FnOnce(Platform) -> Context,
-        joining: &Joining,
-    ) -> Result<Self> {
-        Self::join_of(2, devices, context, joining)
-    }
-
-    /// Joins `count` ranks.
-    pub(crate) fn join_of(
         count: usize,
         devices: &Devices,
         context: impl FnOnce(Platform) -> Context,
@@ -59,7 +51,7 @@ impl Pair {
         }
         let platform = Platform::detect_or_sim()?;
         // The other ranks are started before this process has touched a device.
-        let ranks = Ranks::join_of(count, context(platform), joining)?;
+        let ranks = Ranks::join(count, context(platform), joining)?;
         let id = match &devices.devices {
             Some(ids) => ids[ranks.rank],
             None if joining.is_by_hand() => joining.gpu.unwrap_or(0),

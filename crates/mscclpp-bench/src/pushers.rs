@@ -119,7 +119,7 @@ impl Pushers {
             // SAFETY: these are the kernel's arguments; this waits for its end below, or when this value is dropped.
             unsafe { self.kernel.launch(stream, config, &args) }
         });
-        submitted.and_then(|()| self.clock.wait())?;
+        submitted.and_then(|()| self.clock.wait_for(LIMIT))?;
         let mut failed = [0; 4];
         self.failed.read(0, &mut failed)?;
         if failed != [0; 4] {
@@ -155,7 +155,7 @@ impl Drop for Pushers {
         // After an error the kernel may still be waiting: it must end before the memory that it uses is freed.
         if self.clock.is_busy() {
             self.proxy.abort("the benchmark ends");
-            let _ = self.clock.wait();
+            let _ = self.clock.wait_for(LIMIT);
         }
     }
 }

@@ -77,14 +77,9 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Joins two ranks: starts the other rank, with this process's arguments, or joins as that rank; or meets the other, which
-    /// was started by hand.
-    pub(crate) fn join(context: Context, joining: &Joining) -> Result<Self> {
-        Self::join_of(2, context, joining)
-    }
-
-    /// Joins `count` ranks, like [`Self::join`].
-    pub(crate) fn join_of(count: usize, context: Context, joining: &Joining) -> Result<Self> {
+    /// Joins `count` ranks: starts the others, with this process's arguments, or joins as one of them; or meets the others,
+    /// which were started by hand.
+    pub(crate) fn join(count: usize, context: Context, joining: &Joining) -> Result<Self> {
         let rank = joining.rank();
         if count == 1 && joining.is_by_hand() {
             return Err("a single rank has nobody to meet: leave out --rank and --address".into());

@@ -1,6 +1,6 @@
 //! The results of a command: rows, written as JSON and read back to be plotted. [`crate::table`] prints the table.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::machine::Machine;
 
@@ -11,6 +11,7 @@ pub(crate) struct Report {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) arguments: Vec<String>,
     pub(crate) machine: Machine,
+    #[serde(serialize_with = "checked")]
     pub(crate) rows: Vec<Row>,
     /// Remarks on values for which the table has no columns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -167,7 +168,7 @@ impl Report {
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(&Checked::of(self))? + "\n")
+        Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 }
 
@@ -175,10 +176,20 @@ impl Report {
 pub(crate) fn to_json_of_all(reports: &[Report]) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct All<'a> {
-        reports: Vec<Checked<'a>>,
+        reports: &'a [Report],
     }
-    let all = All { reports: reports.iter().map(Checked::of).collect() };
-    Ok(serde_json::to_string_pretty(&all)? + "\n")
+    Ok(serde_json::to_string_pretty(&All { reports })? + "\n")
+}
+
+/// Writes rows, each with the result of its check.
+fn checked<S: Serializer>(rows: &[Row], to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Checked<'a> {
+        #[serde(flatten)]
+        row: &'a Row,
+        check: &'static str,
+    }
+    to.collect_seq(rows.iter().map(|row| Checked { row, check: row.check() }))
 }
 
 impl Row {
@@ -244,33 +255,6 @@ impl Nccl {
     }
 }
 
-/// The JSON form of a report, in which each row has the result of its check.
-#[derive(Serialize)]
-struct Checked<'a> {
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    arguments: &'a [String],
-    machine: &'a Machine,
-    rows: Vec<CheckedRow<'a>>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    notes: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct CheckedRow<'a> {
-    #[serde(flatten)]
-    row: &'a Row,
-    check: &'static str,
-}
-
-impl<'a> Checked<'a> {
-    fn of(Report { arguments, machine, rows, notes, text }: &'a Report) -> Self {
-        let rows = rows.iter().map(|row| CheckedRow { row, check: row.check() }).collect();
-        Self { arguments, machine, rows, notes, text: text.as_deref() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -329,7 +313,7 @@ mod tests {
         let rows = vec![row, failed.only_if(false)];
         let report = Report::new(Machine::of(&[], "TCP"), rows, vec!["a note".to_owned()]);
         let report = Report { arguments: vec!["memory-put".to_owned(), "--bulk".to_owned()], ..report };
-        let text = serde_json::to_string(&Checked::of(&report)).expect("it is plain data");
+        let text = serde_json::to_string(&report).expect("it is plain data");
         assert!(text.contains(r#""check":"ok""#) && text.contains(r#""check":"FAILED""#), "{text}");
         assert!(text.contains(r#""size":1048576"#) && text.contains(r#""unit":"us""#), "{text}");
         assert_eq!(serde_json::from_str::<Report>(&text).expect("its own JSON"), report);

@@ -10,7 +10,7 @@ use mscclpp_collectives::{Collectives, DeviceSlice, F8E4m3, Kind, ReduceOp, Requ
 
 use crate::{
     Result,
-    collectives::Numbers,
+    collectives::{Calls, Numbers},
     data::{Destination, GUARD},
     kernels::RMS_NORM_BENCH,
     measuring::{Arrival, Measuring, Subject},
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
         return Err(format!("--hidden {hidden} is no multiple of 8").into());
     }
     let measuring = &options.measuring;
-    let pair = measuring.join(joining)?;
+    let pair = measuring.join(2, joining)?;
     let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
     let variants = [Variant::AllReduce, Variant::TwoLaunches, Variant::Fused, Variant::FusedFp8];
     let steps = rows.len() * variants.len() * measuring.launches();
@@ -156,12 +156,6 @@ impl<'a> Bench<'a> {
     fn row(&self, progress: &mut Progress, variant: Variant) -> Result<Row> {
         let (pair, measuring) = (self.pair, &self.options.measuring);
         let stopwatch = Stopwatch::new(pair, Vec::new())?;
-        let stream = stopwatch.stream();
-        stream.begin_capture()?;
-        let captured = (0..self.options.calls).try_for_each(|_| self.call(variant, stream));
-        let graph = stream.end_capture();
-        captured?;
-        let graph = graph?;
         let (expected, name) = match variant {
             Variant::AllReduce => (&self.expected.sums, "all-reduce"),
             Variant::TwoLaunches => (&self.expected.normalised, "two-launches"),
@@ -171,22 +165,18 @@ impl<'a> Bench<'a> {
         let Selection { protocol, blocks, threads, .. } =
             self.selection(variant)?.ok_or("a call of no rows")?;
         let bytes = 2 * (self.rows * self.hidden) as u64;
-        let replays = measuring.rounds(pair, bytes).div_ceil(self.options.calls);
-        let subject = Subject {
-            workload: "all-reduce-rmsnorm",
-            variant: format!("{name} {} rows, {protocol} {blocks}x{threads}", self.rows),
-            bytes,
-            rounds: replays * self.options.calls,
-            parts: 1,
-            launches: replays,
-        };
+        let of_a_graph = self.options.calls;
+        let replays = measuring.rounds(pair, bytes).div_ceil(of_a_graph);
+        let calls = Calls { of_a_graph, replays, are_eager: false };
+        let submit = calls.submit(|stream| self.call(variant, stream), stopwatch.stream())?;
+        let variant = format!("{name} {} rows, {protocol} {blocks}x{threads}", self.rows);
+        let (rounds, launches) = (calls.rounds(), calls.launches());
         let destination = Destination { memory: &self.result, offset: GUARD };
         Arrival { stopwatch: &stopwatch, destination }.row(
             measuring,
             progress,
-            subject,
-            // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
-            |stream, _, mut range| range.try_for_each(|_| unsafe { graph.launch(stream) }),
+            Subject::of_launches("all-reduce-rmsnorm", variant, bytes, rounds, launches),
+            |stream, _, range| submit(stream, range),
             |_| Cow::Borrowed(expected),
         )
     }

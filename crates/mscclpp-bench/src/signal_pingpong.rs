@@ -55,7 +55,7 @@ const VARIANTS: [Variant; 6] = [
 ];
 
 pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
-    let pair = Pair::join(&options.devices, Context::on, joining)?;
+    let pair = Pair::join(2, &options.devices, Context::on, joining)?;
     let module = Module::load(&pair.gpu, &kernels::SIGNAL_PING_PONG)?;
     let iters = options.iters.unwrap_or_else(|| pair.most_rounds());
 

@@ -55,7 +55,7 @@ impl<'a> Stopwatch<'a> {
     }
 
     pub(crate) fn stream(&self) -> &Stream {
-        self.clock.stream()
+        &self.clock.stream
     }
 
     pub(crate) fn ranks(&self) -> &Ranks {

@@ -14,14 +14,13 @@ mod pack;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use clap::Args;
 use serde_json::Value;
 
 use crate::build_kernels;
 use crate::error::{Error, FileContext};
-use crate::run::capture;
+use crate::run::{capture, cargo};
 use crate::toolchain::NvrtcChoice;
 use crate::workspace;
 
@@ -97,17 +96,12 @@ impl Kind {
 pub(crate) struct Binary {
     pub(crate) kind: Kind,
     package: String,
-    name: String,
+    pub(crate) name: String,
     /// The path that cargo gave it.
     pub(crate) path: PathBuf,
 }
 
 impl Binary {
-    /// The name that cargo gave it.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Reads one of cargo's messages. Returns `None` if it is not about a file to distribute.
     fn from_message(message: &Value) -> Option<Self> {
         let target = &message["target"];
@@ -151,9 +145,8 @@ fn package_name(id: &str) -> &str {
 }
 
 fn compile(packages: &[String], command: &[&str]) -> Result<Vec<Binary>, Error> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace::root()).args(command);
-    cargo.args(["--profile", "dist", "--message-format", "json-render-diagnostics"]);
+    let mut cargo = cargo();
+    cargo.args(command).args(["--profile", "dist", "--message-format", "json-render-diagnostics"]);
     if packages.is_empty() {
         cargo.arg("--workspace");
         cargo.args(choice::packages_left_out().flat_map(|package| ["--exclude", package]));

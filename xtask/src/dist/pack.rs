@@ -54,10 +54,10 @@ pub(super) fn pack(folder: &Path, wheels: &[PathBuf]) -> Result<PathBuf, Error> 
 /// Copies a file, or a folder with everything in it except files that Python has compiled.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     if from.is_dir() {
-        for entry in std::fs::read_dir(from).context("list", from)? {
-            let entry = entry.context("list", from)?;
-            if entry.file_name() != "__pycache__" {
-                copy(&entry.path(), &to.join(entry.file_name()))?;
+        for entry in workspace::entries(from)? {
+            let name = workspace::name(&entry);
+            if name != "__pycache__" {
+                copy(&entry, &to.join(name))?;
             }
         }
         return Ok(());

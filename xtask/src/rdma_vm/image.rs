@@ -98,7 +98,8 @@ fn make(scratch: &Path, image: &Path) -> Result<(), Error> {
     unpack(&packages, &scratch.join("packages"), &tree)?;
 
     let boot = kernel_tree.join("boot");
-    let kernel = entries(&boot)?.into_iter().find(|path| workspace::name(path).starts_with("vmlinuz-"));
+    let kernel =
+        workspace::entries(&boot)?.into_iter().find(|path| workspace::name(path).starts_with("vmlinuz-"));
     let kernel = kernel.ok_or(Error::Missing {
         what: "kernel in Debian's package of it",
         advice: "its layout has changed: see xtask/src/rdma_vm/image.rs",
@@ -175,7 +176,7 @@ fn pack(
     tree: &Path,
     folder: &Path,
 ) -> Result<(), Error> {
-    for source in entries(folder)? {
+    for source in workspace::entries(folder)? {
         let metadata = source.symlink_metadata().context("look at", &source)?;
         let path = place(&source.strip_prefix(tree).unwrap_or(&source).to_string_lossy());
         if LEFT_OUT.iter().any(|left_out| format!("{path}/").starts_with(left_out)) {
@@ -196,15 +197,6 @@ fn pack(
 fn place(path: &str) -> String {
     let first = path.split('/').next().unwrap_or(path);
     if MERGED.contains(&first) { format!("usr/{path}") } else { path.to_owned() }
-}
-
-/// The sorted content of a folder.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = std::fs::read_dir(folder).context("list", folder)?;
-    let paths = entries.map(|entry| Ok(entry.context("list", folder)?.path()));
-    let mut paths = paths.collect::<Result<Vec<_>, Error>>()?;
-    paths.sort();
-    Ok(paths)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use mscclpp_gpu::{KernelSource, store_for_sim};
 
-use crate::error::{Error, FileContext};
+use crate::error::Error;
 use crate::workspace;
 
 /// The folders in which kernels are searched for, including folders below.
@@ -47,8 +47,7 @@ fn compile_one(folder: &Path, source: &Path) -> Result<PathBuf, Error> {
 }
 
 fn find(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<(), Error> {
-    for entry in std::fs::read_dir(folder).context("list", folder)? {
-        let path = entry.context("list", folder)?.path();
+    for path in workspace::entries(folder)? {
         if path.is_dir() {
             if workspace::name(&path) != LEFT_OUT {
                 find(&path, sources)?;

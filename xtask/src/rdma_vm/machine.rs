@@ -11,32 +11,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-
 use super::image::Image;
 use super::pinning;
 use crate::error::{Error, FileContext};
 
-/// The way in which the machine's instructions are executed.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Accelerator {
-    /// KVM if it can be used, otherwise emulation.
-    Auto,
-    /// The processor itself, through the kernel's KVM.
-    Kvm,
-    /// qemu's emulation, which needs nothing and is about ten times slower.
-    Tcg,
-}
-
-impl Accelerator {
-    /// The name that qemu uses.
-    fn name(self) -> &'static str {
-        match self {
-            Accelerator::Kvm => "kvm",
-            Accelerator::Auto if kvm_works() => "kvm",
-            Accelerator::Auto | Accelerator::Tcg => "tcg",
-        }
-    }
+/// The way in which the machine's instructions are executed, as qemu calls it: by the processor itself, through the kernel's
+/// KVM, if that can be used; otherwise by qemu's emulation, which needs nothing and is about ten times slower.
+fn accelerator() -> &'static str {
+    if kvm_works() { "kvm" } else { "tcg" }
 }
 
 /// Whether the processor can run a virtual machine and this user may use it. On some machines with a `/dev/kvm` the processor
@@ -57,7 +39,6 @@ pub(super) struct Setup<'a> {
     pub(super) memory_mib: u32,
     /// The time limit of the run. Without it, a machine that prints nothing for [`MOST_SILENCE`] is ended.
     pub(super) limit: Option<Duration>,
-    pub(super) accelerator: Accelerator,
     /// Whether each processor of the machine gets a core of its own.
     pub(super) is_pinned: bool,
     /// The folder for the machines' serial lines and the sockets of their networks.
@@ -98,7 +79,7 @@ impl Machine {
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-smp", "2"]);
         // qemu gives its threads names, by which they are pinned.
         qemu.args(["-name", "rdma-vm,debug-threads=on"]);
-        let accelerator = setup.accelerator.name();
+        let accelerator = accelerator();
         qemu.args(["-accel", accelerator]).args(["-cpu", if accelerator == "kvm" { "host" } else { "max" }]);
         qemu.args(["-m", &setup.memory_mib.to_string()]);
         qemu.arg("-kernel").arg(&setup.image.kernel).arg("-initrd").arg(setup.files);
@@ -170,7 +151,7 @@ impl Drop for Machine {
 /// Starts the machines, waits until the commands of all have ended, and returns the highest exit code.
 pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
     let mut patience = Patience::new(setup.limit);
-    let accelerator = match setup.accelerator.name() {
+    let accelerator = match accelerator() {
         "kvm" => "on the processor",
         _ => "emulated, some ten times slower than outside",
     };

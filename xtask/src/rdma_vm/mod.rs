@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use self::machine::{Accelerator, Setup};
+use self::machine::Setup;
 use self::payload::Payload;
 use crate::dist;
 use crate::error::{Error, FileContext};
@@ -37,10 +37,6 @@ pub(crate) struct Options {
     /// The memory of each machine.
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
-
-    /// The way in which the machine's instructions are executed.
-    #[arg(long, value_enum, default_value_t = Accelerator::Auto)]
-    accelerator: Accelerator,
 
     /// Give each processor of the machine a core of its own, for measurements: the machine's first processor gets the first
     /// core.
@@ -90,7 +86,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Error> {
         nodes: options.nodes,
         memory_mib: options.memory,
         limit: options.timeout.map(Duration::from_secs),
-        accelerator: options.accelerator,
         is_pinned: options.pin,
         scratch: scratch.path(),
         logs: &folder,
@@ -120,7 +115,7 @@ fn payload(options: &Options, kernels: &Path) -> Result<Payload, Error> {
             false => dist::build(&packages, &which)?,
         };
         if tests.is_empty() {
-            programs.retain(|program| !program.name().starts_with("fake_"));
+            programs.retain(|program| !program.name.starts_with("fake_"));
         }
         compiled = kernels::compile(kernels)?;
     }

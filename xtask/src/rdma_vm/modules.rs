@@ -4,20 +4,18 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::{Error, FileContext};
+use crate::error::Error;
 use crate::run::run;
 use crate::workspace;
 
 /// The files of the modules `names`, and of those they depend on, in an order in which they can be loaded. `tree` is the
 /// unpacked kernel package; `busybox` runs here and lists the dependencies.
 pub(super) fn in_order(tree: &Path, busybox: &Path, names: &[&str]) -> Result<Vec<PathBuf>, Error> {
-    let versions = tree.join("lib/modules");
-    let version = std::fs::read_dir(&versions).context("list", &versions)?.next();
-    let version = version.ok_or(Error::Missing {
+    let folder = workspace::entries(&tree.join("lib/modules"))?.into_iter().next();
+    let folder = folder.ok_or(Error::Missing {
         what: "modules in Debian's package of the kernel",
         advice: "its layout has changed: see xtask/src/rdma_vm/modules.rs",
     })?;
-    let folder = version.context("list", &versions)?.path();
     run(Command::new(busybox).args(["depmod", "-b"]).arg(tree).arg(workspace::name(&folder)))?;
     let dependencies = workspace::read(&folder.join("modules.dep"))?;
     let order = loading_order(&dependencies, names).map_err(|name| Error::NoModule { name })?;

@@ -173,7 +173,7 @@ pub(crate) fn run(what: What, options: &Options, joining: &Joining, table: &mut 
     let sizes = sizes.or(default, numbers.size())?.in_units_of(numbers.size() * ranks);
     table.progress.watch(options.watch.map(|limit| Duration::from_secs(limit.into())));
     table.progress.part("meeting the other ranks");
-    let pair = measuring.join_of(options.ranks.into(), joining)?;
+    let pair = measuring.join(options.ranks.into(), joining)?;
 
     let limit = options.common.limit();
     let largest =
@@ -295,7 +295,7 @@ impl Bench<'_> {
             }
         })?;
         let most = measuring.rounds(pair, bytes);
-        let calls = if nodes > 1 && measuring.asked_rounds().is_none() {
+        let calls = if nodes > 1 && measuring.iters.is_none() {
             progress.step("the first calls of the library, of that size");
             let us = us_of_a_call(self.collectives, &task, memory, &stopwatch)?;
             Calls { are_eager: options.eager, ..Calls::that_take(us, most, of_a_graph) }

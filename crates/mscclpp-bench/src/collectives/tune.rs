@@ -81,7 +81,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining, table: &mut Table) -> R
     let (Messages { sizes, measuring }, numbers) = (&options.messages, options.common.dtype);
     let ranks = u64::from(options.ranks);
     let sizes = sizes.or(default, numbers.size())?.in_units_of(numbers.size() * ranks);
-    let pair = measuring.join_of(ranks as usize, joining)?;
+    let pair = measuring.join(ranks as usize, joining)?;
     let candidates = options.candidates(on_sim);
 
     let trial = Trial::default();

@@ -13,6 +13,7 @@ use crate::{
     machine::{Machine, UsedDevice},
     measuring::Messages,
     one_way::{Contender, OneWay},
+    pair::Pair,
     puts::Puts,
     ranks::{Joining, Ranks},
     sizes::Sizes,
@@ -49,7 +50,7 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let most = sizes.iter().max().unwrap_or(0);
     let numbers = || options.connections.iter().copied();
     if options.device_memory {
-        let pair = measuring.join_with(|platform| options.tuning.context(platform), joining)?;
+        let pair = Pair::join(2, &measuring.devices, |platform| options.tuning.context(platform), joining)?;
         let transfers =
             numbers().map(|n| Puts::between_gpus(&pair, TRANSPORT, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
@@ -62,7 +63,7 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
                     .into(),
             );
         }
-        let ranks = Ranks::join(options.tuning.context(Platform::Sim), joining)?;
+        let ranks = Ranks::join(2, options.tuning.context(Platform::Sim), joining)?;
         let config = EndpointConfig::new(TRANSPORT, Device::CPU);
         let transfers =
             numbers().map(|n| Puts::between_nodes(&ranks, &config, n, most)).collect::<Result<Vec<_>>>()?;

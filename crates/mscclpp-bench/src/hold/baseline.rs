@@ -37,8 +37,8 @@ impl Baseline {
         let mut commands: Vec<Command> = Vec::new();
         for report in self.reports {
             require_good(&report).map_err(|problem| format!("{}: {problem}", self.path.display()))?;
-            match commands.iter_mut().find(|command| command.is(&report.arguments)) {
-                Some(command) => command.add_old(report),
+            match commands.iter_mut().find(|command| command.arguments == report.arguments) {
+                Some(command) => command.old.push(report),
                 None => commands.push(Command::of_old(report)),
             }
         }

@@ -14,13 +14,14 @@ use crate::{
 
 /// A call of this program whose rows are compared.
 pub(super) struct Command {
-    arguments: Vec<String>,
+    pub(super) arguments: Vec<String>,
     /// The rows that are compared.
     rows: Rows,
-    old: Vec<Report>,
+    /// The earlier figures.
+    pub(super) old: Vec<Report>,
     new: Vec<Report>,
     /// The reason why the command could not be measured.
-    trouble: Option<String>,
+    pub(super) trouble: Option<String>,
 }
 
 enum Rows {
@@ -64,22 +65,9 @@ impl Command {
         command
     }
 
-    pub(super) fn is(&self, arguments: &[String]) -> bool {
-        self.arguments == arguments
-    }
-
     /// The command as it is written on the command line.
     pub(super) fn line(&self) -> String {
         self.arguments.join(" ")
-    }
-
-    pub(super) fn add_old(&mut self, report: Report) {
-        self.old.push(report);
-    }
-
-    /// Drops the earlier figures, which another program is to give, and keeps the rows.
-    pub(super) fn forget_figures(&mut self) {
-        self.old.clear();
     }
 
     /// The reports of this program, without rows that are not compared.
@@ -156,10 +144,6 @@ impl Command {
             let turns = Turns::of(old.into_iter().flatten().collect(), new.into_iter().flatten().collect());
             HeldRow { row, turns, is_right }
         })
-    }
-
-    pub(super) fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
     }
 
     /// Whether a row looks slower, so that the command must be measured again.

@@ -63,10 +63,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if let Some(path) = &options.write {
         output::require_writable(path)?;
     }
-    let this = Program::new(env::current_exe()?);
-    let other = options.against.clone().map(Program::new);
+    let this = Program(env::current_exe()?);
+    let other = options.against.clone().map(Program);
     if other.is_some() {
-        commands.iter_mut().for_each(Command::forget_figures);
+        // The other program gives the earlier figures; the rows are kept.
+        commands.iter_mut().for_each(|command| command.old.clear());
     }
     let compares = options.baseline.is_some() || other.is_some();
     let has_time = || started.elapsed() < Duration::from_secs(options.limit.into());

@@ -16,22 +16,17 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// The longest time until the last output of an ended process arrives.
 const GRACE: Duration = Duration::from_secs(5);
 
-pub(super) struct Program {
-    path: PathBuf,
-}
+/// The path of the build.
+pub(super) struct Program(pub(super) PathBuf);
 
 impl Program {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path }
-    }
-
     /// Runs a workload. Its results may be wrong; its rows then show that.
     ///
     /// # Errors
     /// If there are no results: the program cannot be started, does not end in time, or prints an error.
     pub(super) fn measure(&self, arguments: &[String]) -> Result<Report> {
-        let said = |what: &str| format!("{} {}: {what}", self.path.display(), arguments.join(" "));
-        let mut command = Command::new(&self.path);
+        let said = |what: &str| format!("{} {}: {what}", self.0.display(), arguments.join(" "));
+        let mut command = Command::new(&self.0);
         command.args(arguments).args(["--json", "-"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| said(&error.to_string()))?;

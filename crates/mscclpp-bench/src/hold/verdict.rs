@@ -97,7 +97,7 @@ impl<'a> Verdicts<'a> {
             Judged { name, row, verdict }
         };
         let rows = all.into_iter().enumerate().map(judged).collect();
-        let troubles = commands.iter().filter_map(Command::trouble).collect();
+        let troubles = commands.iter().filter_map(|command| command.trouble.as_deref()).collect();
         Self { rows, troubles, notes: notes(commands), tolerance, compares }
     }
 

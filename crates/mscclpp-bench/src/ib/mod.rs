@@ -52,7 +52,7 @@ impl OnAdapter {
         let provider = InfiniBand::new();
         let known = provider.device_names()?;
         let context = Context::builder().provider(provider).platform(Platform::Sim).build();
-        let ranks = Ranks::join(context, joining)?;
+        let ranks = Ranks::join(2, context, joining)?;
         let transport = match &choice.transports {
             Some(chosen) => chosen[ranks.rank],
             None if joining.is_by_hand() => Transport::IB0,

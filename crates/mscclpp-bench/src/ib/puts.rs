@@ -26,7 +26,7 @@ impl BarePuts {
     /// Connects the ranks for messages of up to `largest` bytes.
     pub(super) fn new(on: &OnAdapter, largest: u64) -> Result<Self> {
         let memory = HostMemory::new(largest + 2 * GUARD);
-        let bytes = memory.bytes();
+        let bytes = memory.bytes;
         // SAFETY: the memory consists of atomics and is never freed.
         let registered =
             unsafe { Registered::new(&on.bare, bytes.as_ptr().cast(), bytes.len() as u64, true)? };

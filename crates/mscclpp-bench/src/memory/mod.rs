@@ -179,7 +179,7 @@ fn run(
     let Messages { sizes, measuring } = &options.messages;
     let sizes = sizes.or(default, 1)?;
     Shape::require_channels(options)?;
-    let pair = measuring.join(joining)?;
+    let pair = measuring.join(2, joining)?;
     let shape = Shape::new(options, &pair.gpu)?;
     let barriers = shape.barriers(options);
     let mut notes = [
@@ -240,7 +240,7 @@ const LINES: Move = Move::PutPackets(Packets::Ll128);
 
 /// The reason why LL128 packets cannot be used, in one direction or the other; the answer is the same on both sides.
 fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>> {
-    let refused = exchange.channels()[0].check_lines().err();
+    let refused = exchange.channels[0].check_lines().err();
     let allowed = pair.ranks.all(refused.is_none())?;
     let elsewhere = || "the other rank's link does not carry LL128 packets".to_owned();
     Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
@@ -307,10 +307,10 @@ impl Bench<'_> {
 
     fn arguments(&self, exchange: &Exchange<'_>, kind: RowKind, bytes: u64) -> KernelArgs {
         let (channels, RowKind { barriers, workers, putters, first_unpacker, .. }) =
-            (exchange.channels(), kind);
+            (&exchange.channels, kind);
         let round = Round {
             bytes,
-            incoming: exchange.incoming(),
+            incoming: exchange.incoming,
             state: self.state.ptr(),
             failed: exchange.stopwatch.failed(),
             workers,

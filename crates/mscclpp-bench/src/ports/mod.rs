@@ -107,10 +107,6 @@ impl<'a> Ports<'a> {
         Ok(Self { stopwatch, channel, service, source, arrivals, _here: here })
     }
 
-    fn handle(&self) -> PortChannelHandle {
-        self.channel.device_handle()
-    }
-
     /// The address at which the peer's puts arrive.
     fn arrivals(&self) -> DevicePtr {
         self.arrivals.ptr().add(ARRIVALS)

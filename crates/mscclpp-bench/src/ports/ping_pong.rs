@@ -16,6 +16,7 @@ use crate::{
     ethernet::Tuning,
     kernels::PORT_BENCH,
     measuring::Messages,
+    pair::Pair,
     ranks::Joining,
     report::{Row, SizeOf},
     table::Table,
@@ -114,7 +115,7 @@ fn run(
     let PacketOptions { common, block } = options;
     let Messages { sizes, measuring } = &common.messages;
     let sizes = sizes.of_elements(kind.element)?;
-    let pair = measuring.join_with(|platform| tuning.context(platform), joining)?;
+    let pair = Pair::join(2, &measuring.devices, |platform| tuning.context(platform), joining)?;
     let block = block.on(&pair)?;
     let side = u32::from(pair.ranks.rank == 0);
     let module = Module::load(&pair.gpu, &PORT_BENCH)?;
@@ -140,7 +141,7 @@ fn run(
             block.subject(kind.workload, bytes, rounds, 1),
             |stream, launch, _| {
                 let args = KernelArgs::new()
-                    .with(ports.handle())
+                    .with(ports.channel.device_handle())
                     .with(ports.source.ptr())
                     .with(ports.arrivals())
                     .with(count)

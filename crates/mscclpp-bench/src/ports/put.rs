@@ -42,7 +42,7 @@ pub(crate) fn put(options: &Options, joining: &Joining, table: &mut Table) -> Re
     };
     let Messages { sizes, measuring } = &common.messages;
     let sizes = sizes.or(default, 1)?;
-    let pair = measuring.join_with(|platform| tuning.context(platform), joining)?;
+    let pair = Pair::join(2, &measuring.devices, |platform| tuning.context(platform), joining)?;
     let module = Module::load(&pair.gpu, &PORT_BENCH)?;
     let kernel = module.kernel("port_put")?;
     let ports = Ports::new(&pair, common, *carrier, sizes.end)?;
@@ -86,7 +86,7 @@ impl Bench<'_> {
 
         let of_a_launch = if *in_kernel { rounds } else { 1 };
         let args = KernelArgs::new()
-            .with(ports.handle())
+            .with(ports.channel.device_handle())
             .with(0u64)
             .with(0u64)
             .with(bytes)

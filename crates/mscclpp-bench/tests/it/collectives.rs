@@ -7,7 +7,7 @@ use mscclpp_test_support::{LIMIT, child::output_within};
 
 use super::{
     program::program,
-    runs::{column, notes, report, variants},
+    runs::{column, notes, report, variants, words},
 };
 
 pub(crate) fn collectives() -> Result<(), Failed> {
@@ -90,18 +90,8 @@ pub(crate) fn tune() -> Result<(), Failed> {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(text.matches("(u64::MAX, Protocol::").count(), 3, "{text}");
-    let protocols: &[&str] = &[
-        "--all",
-        "--kinds",
-        "all-to-all",
-        "--protocols",
-        "ll16,simple",
-        "--blocks",
-        "1",
-        "--threads",
-        "32,64",
-    ];
-    let all = report("tune-all", &[small, protocols].concat())?;
+    let protocols = words("--all --kinds all-to-all --protocols ll16,simple --blocks 1 --threads 32,64");
+    let all = report("tune-all", &[small, &protocols].concat())?;
     assert_eq!(column(&all, "size"), [256, 256, 4096, 4096]);
     assert_eq!(column(&all, "blocks"), [1; 4]);
     assert_eq!(variants(&all), ["ll16 1x32", "ll16 1x64", "ll16 1x32", "ll16 1x64"]);
@@ -128,5 +118,19 @@ pub(crate) fn all_reduce_rmsnorm() -> Result<(), Failed> {
         assert!(variant.starts_with(&format!("{name} ")), "{variants:?}");
     }
     assert!(variants[6].contains("3 rows, ll128 3x"), "{variants:?}");
+    Ok(())
+}
+
+/// Where there are fewer experts than choices, the other choices are none.
+pub(crate) fn few_experts() -> Result<(), Failed> {
+    let shape =
+        words("experts --experts 4 --top-k 8 --tokens 1,3 --hidden 64 --calls 2 --iters 2 --repeats 1");
+    for (name, how) in [
+        ("few-experts", &["--layouts", "rank,token,expert,flat"][..]),
+        ("few-experts-exact", &["--layouts", "expert,flat", "--exact"]),
+    ] {
+        let report = report(name, &[&shape[..], how].concat())?;
+        assert!(variants(&report).len() >= 8, "{report}");
+    }
     Ok(())
 }

@@ -1,29 +1,15 @@
 //! Tests over Ethernet, and of jobs of several processes.
 
 use libtest_mimic::Failed;
-use mscclpp_test_support::reserve_port;
 
-use super::runs::{column, report, run, said_beside_rows, variants};
+use super::runs::{by_hand, column, report, run, said_beside_rows, variants, words};
 
 /// Data goes from host to host and from device to device, in one part and in several, of which some are empty.
 pub(crate) fn ethernet_bw() -> Result<(), Failed> {
     for (where_to, devices, variant) in
         [(&[][..], 0, "host to host"), (&["--device-memory"], 2, "GPU to GPU")]
     {
-        let arguments = [
-            "-b",
-            "1",
-            "-e",
-            "70001",
-            "-f",
-            "70000",
-            "--connections",
-            "1,3",
-            "--iters",
-            "3",
-            "--repeats",
-            "2",
-        ];
+        let arguments = words("-b 1 -e 70001 -f 70000 --connections 1,3 --iters 3 --repeats 2");
         let report = report("ethernet", &[&["ethernet-bw"], where_to, &arguments].concat())?;
         let of_a_size = ["plain socket".to_owned(), format!("{variant} x1"), format!("{variant} x3")];
         assert_eq!(variants(&report), [&of_a_size[..], &of_a_size, &of_a_size].concat());
@@ -64,14 +50,9 @@ pub(crate) fn ranks_by_hand() -> Result<(), Failed> {
         ("port-put", &["--transport", "ethernet"]),
         ("ethernet-bw", &["-b", "1K"]),
     ] {
-        let address = format!("127.0.0.1:{}", reserve_port());
-        let rank = |rank: &'static str| {
-            let whose = ["--rank", rank, "--address", &address];
+        let [first, second] = by_hand(|rank, address| {
+            let whose = ["--rank", ["0", "1"][rank], "--address", address];
             run(&[&[workload], &whose[..], short, more].concat())
-        };
-        let (first, second) = std::thread::scope(|scope| {
-            let second = scope.spawn(|| rank("1"));
-            (rank("0"), second.join().expect("no panic"))
         });
         assert!(first.status.success() && second.status.success(), "{workload}: {first:?} {second:?}");
         let table = String::from_utf8_lossy(&first.stdout);
@@ -89,15 +70,9 @@ pub(crate) fn ranks_that_differ() -> Result<(), Failed> {
         ["memory-put", "port-put"],
         ["ethernet-bw --begin 1K", "ll8-pingpong --threads 7"],
     ] {
-        let address = format!("127.0.0.1:{}", reserve_port());
-        let rank = |rank: usize| {
-            let own = [["--rank", "0"], ["--rank", "1"]][rank];
-            let call: Vec<_> = calls[rank].split(' ').collect();
-            run(&[&call[..], &own, &["--address", &address, "--warmup", "1"]].concat())
-        };
-        let outputs = std::thread::scope(|scope| {
-            let second = scope.spawn(|| rank(1));
-            [rank(0), second.join().expect("no panic")]
+        let outputs = by_hand(|rank, address| {
+            let own = ["--rank", ["0", "1"][rank], "--address", address, "--warmup", "1"];
+            run(&[&words(calls[rank])[..], &own].concat())
         });
         for (rank, output) in outputs.iter().enumerate() {
             let other = 1 - rank;

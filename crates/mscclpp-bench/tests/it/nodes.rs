@@ -1,14 +1,11 @@
 //! Tests of collectives between processes that count as two nodes: what they print while they run, and how they end.
 
-use std::{
-    process::{Command, Output},
-    thread,
-};
+use std::process::{Command, Output};
 
 use libtest_mimic::{Failed, Trial};
-use mscclpp_test_support::{LIMIT, child::output_within, reserve_port};
+use mscclpp_test_support::{LIMIT, child::output_within};
 
-use super::{program::program, trial};
+use super::{program::program, runs::by_hand, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -19,16 +16,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Runs both ranks and returns their outputs.
 fn run(options: &[&str]) -> [Output; 2] {
-    let address = format!("127.0.0.1:{}", reserve_port());
-    let rank = |rank: &str| {
+    by_hand(|rank, address| {
         let mut program = Command::new(program());
-        program.args(["all-reduce", "--rank", rank, "--address", &address]).args(options);
+        program.args(["all-reduce", "--rank", &rank.to_string(), "--address", address]).args(options);
         program.env("MSCCLPP_PLATFORM", "sim").env("MSCCLPP_HOSTID", format!("node {rank}"));
         output_within(5 * LIMIT, &mut program)
-    };
-    thread::scope(|scope| {
-        let second = scope.spawn(|| rank("1"));
-        [rank("0"), second.join().expect("no panic")]
     })
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     program::program,
-    runs::{run, scratch},
+    runs::{run, scratch, words},
 };
 
 /// Standard output has JSON and nothing else. The commit is that of the checkout, unless the environment names one.
@@ -76,28 +76,12 @@ pub(crate) fn wrong_data() -> Result<(), Failed> {
 }
 
 /// A run whose rows are plotted, with a shape that does not depend on the device.
-const GET: &[&str] = &[
-    "memory-get",
-    "-b",
-    "8",
-    "-e",
-    "4K",
-    "-f",
-    "8",
-    "--iters",
-    "2",
-    "--repeats",
-    "2",
-    "--blocks",
-    "4",
-    "--threads",
-    "32",
-];
+const GET: &str = "memory-get -b 8 -e 4K -f 8 --iters 2 --repeats 2 --blocks 4 --threads 32";
 
 pub(crate) fn plot_of_a_table() -> Result<(), Failed> {
     let (measured, table) = (scratch("beside.json"), scratch("nccl.txt"));
     let (json, text) = (measured.to_string_lossy(), table.to_string_lossy());
-    let measuring = run(&[GET, &["--json", &json]].concat());
+    let measuring = run(&[&words(GET)[..], &["--json", &json]].concat());
     assert!(measuring.status.success(), "{measuring:?}");
     fs::write(
         &table,
@@ -122,7 +106,7 @@ pub(crate) fn plot_of_a_table() -> Result<(), Failed> {
 pub(crate) fn plot() -> Result<(), Failed> {
     let (measured, picture) = (scratch("plotted.json"), scratch("plotted.svg"));
     let (json, svg) = (measured.to_string_lossy(), picture.to_string_lossy());
-    let measuring = run(&[GET, &["--json", &json]].concat());
+    let measuring = run(&[&words(GET)[..], &["--json", &json]].concat());
     assert!(measuring.status.success(), "{measuring:?}");
     let drawn = run(&["plot", &json, "-o", &svg]);
     assert!(drawn.status.success() && drawn.stdout.is_empty(), "{drawn:?}");

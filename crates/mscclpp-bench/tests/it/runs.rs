@@ -4,10 +4,11 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Output},
+    thread,
 };
 
 use libtest_mimic::{Failed, Trial};
-use mscclpp_test_support::{LIMIT, child::output_within};
+use mscclpp_test_support::{LIMIT, child::output_within, reserve_port};
 use serde_json::Value;
 
 use super::{collectives, jobs, memory, ports, program::program, results, trial};
@@ -24,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("runs::collectives_that_do_not_end_are_an_error", collectives::too_long),
         trial("runs::tuning_gives_a_table", collectives::tune),
         trial("runs::all_reduce_rmsnorm_has_rows_for_one_launch_and_two", collectives::all_reduce_rmsnorm),
+        trial("runs::experts_may_be_fewer_than_choices", collectives::few_experts),
         trial("runs::wrong_data_fails", results::wrong_data),
         trial("runs::json_goes_to_standard_output_alone", results::json_to_standard_output),
         trial("runs::ports_put_small_and_large", ports::port_put),
@@ -45,6 +47,15 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 pub(crate) fn run(arguments: &[&str]) -> Output {
     output_within(5 * LIMIT, Command::new(program()).args(arguments).env("MSCCLPP_GIT_COMMIT", "c0ffee"))
+}
+
+/// The outputs of two ranks that are started by hand: `start` runs one, given its number and the address where they meet.
+pub(crate) fn by_hand(start: impl Fn(usize, &str) -> Output + Sync) -> [Output; 2] {
+    let address = format!("127.0.0.1:{}", reserve_port());
+    thread::scope(|scope| {
+        let second = scope.spawn(|| start(1, &address));
+        [start(0, &address), second.join().expect("no panic")]
+    })
 }
 
 /// The path of a file of this run of the tests.
@@ -71,6 +82,11 @@ pub(crate) fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
         assert!(row["times"]["median"].as_f64() <= row["times"]["max"].as_f64(), "{row}");
     }
     Ok(report)
+}
+
+/// The words of a command line.
+pub(crate) fn words(call: &str) -> Vec<&str> {
+    call.split(' ').collect()
 }
 
 pub(crate) fn variants(report: &Value) -> Vec<&str> {

@@ -109,6 +109,13 @@ pub(crate) struct Segment {
 impl Segment {
     pub(crate) const NONE: Self =
         Self { send: DevicePtr::NULL, recv: DevicePtr::NULL, send_bytes: 0, recv_bytes: 0 };
+
+    /// A segment of what is sent and what is taken: where, and how many bytes.
+    pub(crate) fn of(send: Option<(DevicePtr, u64)>, recv: Option<(DevicePtr, u64)>) -> Self {
+        let (send, send_bytes) = send.unwrap_or((DevicePtr::NULL, 0));
+        let (recv, recv_bytes) = recv.unwrap_or((DevicePtr::NULL, 0));
+        Self { send, recv, send_bytes, recv_bytes }
+    }
 }
 
 /// `CollectiveCall`.

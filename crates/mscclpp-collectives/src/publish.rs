@@ -124,12 +124,10 @@ mscclpp_os::debug_fields!(Published, |this| is_ready: this.is_ready(), ..);
 
 #[cfg(all(test, feature = "cuda-ipc"))]
 mod tests {
-    use std::{
-        thread,
-        time::{Duration, Instant},
-    };
+    use std::thread;
 
     use mscclpp::{Communicator, Context, ContextExt, LocalBootstrap, Platform, Stream};
+    use mscclpp_test_support::until;
 
     use super::*;
     use crate::{DeviceSlice, Protocol, Query, ReduceOp, Selection, Selector};
@@ -239,14 +237,6 @@ mod tests {
                 assert!(directly.iter().all(|from| expected.contains(from)), "{what}");
                 self.collectives.rank.group.all(directly == expected).expect("all are there")
             });
-        }
-    }
-
-    fn until(what: &str, mut holds: impl FnMut() -> bool) {
-        let begin = Instant::now();
-        while !holds() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
-            thread::sleep(Duration::from_millis(1));
         }
     }
 

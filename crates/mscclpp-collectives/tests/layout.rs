@@ -4,8 +4,6 @@
 #[path = "../src/handle.rs"]
 mod handle;
 
-use std::mem::offset_of;
-
 use handle::{
     ACROSS_HEAD, ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup,
     CollectiveHandle, CollectiveManySends, CollectiveMoves, CollectivePlace, CollectiveRings, CollectiveRows,
@@ -13,7 +11,10 @@ use handle::{
     MappedSegments, Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Reach, SEGMENTS,
     STEP_RING, Segment, TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
 };
-use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
+use mscclpp_test_support::{
+    layout::{self, Fact, fact},
+    layouts,
+};
 
 fn main() {
     layout::main(
@@ -27,47 +28,33 @@ fn main() {
 }
 
 fn facts() -> Vec<Fact> {
-    let mut facts: Vec<Fact> = sizes::<CollectiveHandle>("CollectiveHandle")
-        .into_iter()
-        .chain(sizes::<CollectiveCall>("CollectiveCall"))
-        .chain(sizes::<CollectiveDirectCall>("CollectiveDirectCall"))
-        .chain(sizes::<CollectivePlace>("CollectivePlace"))
-        .chain(sizes::<MappedSegments>("CollectiveMappedSegments"))
-        .chain(sizes::<Reach>("CollectiveReach"))
-        .chain(sizes::<CollectiveGroup>("CollectiveGroup"))
-        .chain(sizes::<Part>("CollectivePart"))
-        .chain(sizes::<CollectiveSends>("CollectiveSends"))
-        .chain(sizes::<CollectiveManySends>("CollectiveManySends"))
-        .chain(sizes::<CollectiveRows>("CollectiveRows"))
-        .chain(sizes::<Output>("CollectiveOutput"))
-        .chain(sizes::<Segment>("CollectiveSegment"))
-        .chain(sizes::<Message>("CollectiveMessage"))
-        .collect();
-    macro_rules! offsets {
-        ($type:ident, $cpp:literal: $($theirs:literal $($ours:ident).+),*) => {
-            facts.extend([$(offset($cpp, $theirs, offset_of!($type, $($ours).+))),*]);
-        };
-    }
-    offsets!(CollectiveHandle, "CollectiveHandle": "scratch" scratch, "status" status, "epochs" epochs, "rank" rank,
-        "ranks" ranks, "maxBlocks" max_blocks, "amongNodes" among_nodes, "mismatch" mismatch, "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "ll16" parts.ll16, "ll16Bytes" parts.ll16_bytes,
-        "ll128" parts.ll128, "ll128Bytes" parts.ll128_bytes, "chunks" parts.chunks, "chunkBytes" parts.chunk_bytes);
-    offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "chunk" chunk,
-        "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
-    offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places, "reach" reach);
-    offsets!(CollectivePlace, "CollectivePlace": "segment" segment, "offset" offset);
-    offsets!(MappedSegments, "CollectiveMappedSegments": "at" at, "bytes" bytes);
-    offsets!(Reach, "CollectiveReach": "mapped" mapped, "ready" ready, "expects" expects);
-    offsets!(CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count);
-    offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before, "to" to);
-    offsets!(CollectiveRings, "CollectiveRings": "counts" counts, "signals" signals, "places" places, "chunk" chunk,
-        "lanes" lanes);
-    offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "rings" rings);
-    offsets!(CollectiveManySends, "CollectiveManySends": "messages" messages, "ends" ends, "rings" rings);
-    offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
-        "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "protocol" protocol);
-    offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);
-    offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);
-    offsets!(Message, "CollectiveMessage": "memory" memory, "bytes" bytes);
+    let mut facts = layouts! {
+        CollectiveHandle, "CollectiveHandle": "scratch" scratch, "status" status, "epochs" epochs,
+            "rank" rank, "ranks" ranks, "maxBlocks" max_blocks, "amongNodes" among_nodes, "mismatch" mismatch,
+            "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "ll16" parts.ll16,
+            "ll16Bytes" parts.ll16_bytes, "ll128" parts.ll128, "ll128Bytes" parts.ll128_bytes,
+            "chunks" parts.chunks, "chunkBytes" parts.chunk_bytes;
+        CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "chunk" chunk,
+            "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked,
+            "signature" signature;
+        CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places, "reach" reach;
+        CollectivePlace, "CollectivePlace": "segment" segment, "offset" offset;
+        MappedSegments, "CollectiveMappedSegments": "at" at, "bytes" bytes;
+        Reach, "CollectiveReach": "mapped" mapped, "ready" ready, "expects" expects;
+        CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count;
+        Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before, "to" to;
+        CollectiveRings, "CollectiveRings": "counts" counts, "signals" signals, "places" places,
+            "chunk" chunk, "lanes" lanes;
+        CollectiveSends, "CollectiveSends": "messages" messages, "rings" rings;
+        CollectiveManySends, "CollectiveManySends": "messages" messages, "ends" ends, "rings" rings;
+        CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most,
+            "outputs" outputs, "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps,
+            "protocol" protocol;
+        Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at;
+        Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes,
+            "recvBytes" recv_bytes;
+        Message, "CollectiveMessage": "memory" memory, "bytes" bytes;
+    };
     facts.extend([
         fact("ranks", "mscclpp::CollectiveMaxRanks", MAX_RANKS),
         fact("chunks", "mscclpp::CollectiveChunks", RING as usize),
@@ -88,18 +75,11 @@ fn facts() -> Vec<Fact> {
 }
 
 fn facts_of_moves() -> Vec<Fact> {
-    let mut facts: Vec<Fact> = sizes::<CollectiveMoves>("CollectiveMoves")
-        .into_iter()
-        .chain(sizes::<Move>("CollectiveMove"))
-        .collect();
+    let mut facts = layouts! {
+        CollectiveMoves, "CollectiveMoves": "moves" moves, "ends" ends, "count" count, "pairs" pairs;
+        Move, "CollectiveMove": "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes;
+    };
     facts.extend([
-        offset("CollectiveMoves", "moves", offset_of!(CollectiveMoves, moves)),
-        offset("CollectiveMoves", "ends", offset_of!(CollectiveMoves, ends)),
-        offset("CollectiveMoves", "count", offset_of!(CollectiveMoves, count)),
-        offset("CollectiveMoves", "pairs", offset_of!(CollectiveMoves, pairs)),
-        offset("CollectiveMove", "recv", offset_of!(Move, recv)),
-        offset("CollectiveMove", "sendBytes", offset_of!(Move, send_bytes)),
-        offset("CollectiveMove", "recvBytes", offset_of!(Move, recv_bytes)),
         fact("moves", "mscclpp::CollectiveMaxMoves", MOVES),
         fact("calls that move", "mscclpp::CollectiveMaxMoveCalls", MOVE_CALLS),
     ]);
@@ -107,21 +87,14 @@ fn facts_of_moves() -> Vec<Fact> {
 }
 
 fn facts_of_nodes() -> Vec<Fact> {
-    let mut facts: Vec<Fact> = sizes::<CollectiveAcross>("CollectiveAcross")
-        .into_iter()
-        .chain(sizes::<Transfer>("AcrossTransfer"))
-        .collect();
-    macro_rules! offsets {
-        ($type:ident, $cpp:literal: $($theirs:literal $ours:ident),*) => {
-            facts.extend([$(offset($cpp, $theirs, offset_of!($type, $ours))),*]);
-        };
-    }
-    offsets!(CollectiveAcross, "CollectiveAcross": "transfers" transfers, "channels" channels, "counts" counts,
-        "memory" memory, "inbox" inbox, "outbox" outbox, "place" place, "most" most, "count" count, "lanes" lanes,
-        "own" own, "type" data_type, "op" op, "divisor" divisor, "scale" scale, "scaled" scaled,
-        "messages" messages, "epochs" epochs, "found" found);
-    offsets!(Transfer, "AcrossTransfer": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes,
-        "channel" channel, "ring" ring, "theirRing" their_ring, "chunk" chunk);
+    let mut facts = layouts! {
+        CollectiveAcross, "CollectiveAcross": "transfers" transfers, "channels" channels, "counts" counts,
+            "memory" memory, "inbox" inbox, "outbox" outbox, "place" place, "most" most, "count" count,
+            "lanes" lanes, "own" own, "type" data_type, "op" op, "divisor" divisor, "scale" scale,
+            "scaled" scaled, "messages" messages, "epochs" epochs, "found" found;
+        Transfer, "AcrossTransfer": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes,
+            "channel" channel, "ring" ring, "theirRing" their_ring, "chunk" chunk;
+    };
     facts.extend([
         fact("ranks", "mscclpp::AcrossTransfers", MAX_RANKS_OF_NODES),
         fact("chunks", "mscclpp::AcrossChunks", ACROSS_RING as usize),

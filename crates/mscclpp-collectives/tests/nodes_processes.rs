@@ -23,7 +23,7 @@ use mscclpp_test_support::{
     job::{Children, Role, run_if_child},
     net::Net,
 };
-use support::{builder, communicator_of, platform, three_sums};
+use support::{builder, communicator_of, device_of, three_sums};
 
 /// Ranks of a node.
 const ON_EACH: usize = 2;
@@ -189,8 +189,4 @@ fn replay(role: &Role, rounds: u64) -> Result<(), Error> {
     }
     comm.bootstrap().barrier()?;
     Ok(())
-}
-
-fn device_of(rank: usize) -> usize {
-    rank % platform().device_count().expect("devices")
 }

@@ -13,11 +13,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, gpu::KernelSource};
 use mscclpp_collectives::{Collectives, DeviceSlice, Error, Protocol, Selection};
 use mscclpp_test_support::{
-    LIMIT, Random,
+    Random,
     child::say,
     job::{Children, Role, all_succeed, run_if_child},
+    until,
 };
-use support::{Told, builder, communicator_of, platform, three_sums};
+use support::{Told, builder, communicator_of, device_of, platform, three_sums};
 
 const N: usize = 3;
 const VICTIM: usize = 1;
@@ -72,11 +73,7 @@ fn gather_until(role: &Role, rounds: u64) -> Result<(), Error> {
     let own = numbers(20_000)?;
     let [captured, eager] = [numbers(N as u64 * 20_000)?, numbers(N as u64 * 20_000)?];
     let published = collectives.publish(eager.buffer())?;
-    let begin = Instant::now();
-    while !published.is_ready() {
-        assert!(begin.elapsed() < LIMIT, "nobody maps it");
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("nobody maps it", || published.is_ready());
     stream.begin_capture()?;
     let called = collectives.all_gather(&own, &captured, &stream);
     let graph = stream.end_capture()?;
@@ -147,10 +144,6 @@ fn give_back_and_take_again(collectives: &Collectives) -> Result<(), Error> {
         eprintln!("{before} bytes were free, {given_back} are given back, {after} are free");
     }
     collectives.resume()
-}
-
-fn device_of(rank: usize) -> usize {
-    rank % platform().device_count().expect("devices")
 }
 
 /// Checks that the device still runs kernels.

@@ -1,6 +1,6 @@
 //! Combines, and releases.
 
-use mscclpp::{DevicePtr, Kernel, KernelArgs, LaunchConfig, gpu::Stream};
+use mscclpp::{Kernel, KernelArgs, LaunchConfig, gpu::Stream};
 
 use crate::{
     Combine, Error, Experts, Layout, Memory, Receive, Result, Routed,
@@ -83,21 +83,17 @@ impl Experts {
             // The dispatch has put rows anywhere into as many.
             Layout::Token | Layout::Flat { .. } => routed.out_rows,
         };
-        let address = |memory: Option<&Memory>, what: &str, bytes: u64, alignment: u64| match memory {
-            Some(memory) => memory.at_least(what, bytes, alignment),
-            None => Ok(DevicePtr::NULL),
-        };
-        let bias_at = |i: usize| address(bias.get(i), "bias", tokens * row, alignment);
+        let bias_at = |i: usize| Memory::optional(bias.get(i), "bias", tokens * row, alignment);
         let (given, taken) = row_weights.as_ref().map(|(given, taken)| (given, taken)).unzip();
         let call = EpCombine {
             rows: rows.at_least("the rows of combine", rows_of_layout * row, alignment)?,
             tables: routed.tables.buffer.ptr(),
-            weights: address(weights.as_ref(), "topk_weights", tokens * choices * 4, 4)?,
+            weights: Memory::optional(weights.as_ref(), "topk_weights", tokens * choices * 4, 4)?,
             bias: [bias_at(0)?, bias_at(1)?],
             out: out.at_least("the result of combine", tokens * row, alignment)?,
-            row_weights: address(given, "the weights of rows", rows_of_layout * choices * 4, 4)?,
-            out_weights: address(taken, "the memory for weights", tokens * choices * 4, 4)?,
-            added_waits: address(
+            row_weights: Memory::optional(given, "the weights of rows", rows_of_layout * choices * 4, 4)?,
+            out_weights: Memory::optional(taken, "the memory for weights", tokens * choices * 4, 4)?,
+            added_waits: Memory::optional(
                 add_waits_to.as_ref(),
                 "the memory for waits",
                 8 * u64::from(self.handle.ranks),

@@ -103,43 +103,20 @@ impl Experts {
         let id_bytes = dispatch.id_type.size();
         call.id_bytes = id_bytes as u32;
         call.ids = ids.at_least("topk_ids", sent * choices * id_bytes, id_bytes)?;
-        call.weights = match weights {
-            Some(weights) => weights.at_least("topk_weights", sent * choices * 4, 4)?,
-            None => DevicePtr::NULL,
-        };
-        let all = u64::from(self.handle.ranks) * u64::from(self.handle.capacity);
+        call.weights = Memory::optional(weights.as_ref(), "topk_weights", sent * choices * 4, 4)?;
+        let (ranks, local) = (u64::from(self.handle.ranks), u64::from(self.handle.local));
+        let all = ranks * u64::from(self.handle.capacity);
         let of_layout = if dispatch.layout == Layout::Rank { all } else { call.out_rows };
-        for (at, memory, what, row, alignment) in [
-            (&mut call.out_ids, &dispatch.ids_into, "the memory for ids", choices * id_bytes, id_bytes),
-            (&mut call.out_weights, &dispatch.weights_into, "the memory for weights", choices * 4, 4),
-            (&mut call.out_sources, &dispatch.sources_into, "the memory for sources", 8, 4),
-        ] {
-            if let Some(memory) = memory {
-                *at = memory.at_least(what, of_layout * row, alignment)?;
-            }
-        }
-        let ranks = u64::from(self.handle.ranks);
-        for (at, memory, what, bytes, alignment) in [
-            (
-                &mut call.added_counts,
-                &dispatch.add_counts_to,
-                "the memory for counts",
-                4 * u64::from(self.handle.local),
-                4,
-            ),
-            (&mut call.added_waits, &dispatch.add_waits_to, "the memory for waits", 8 * ranks, 8),
-        ] {
-            if let Some(memory) = memory {
-                *at = memory.at_least(what, bytes, alignment)?;
-            }
-        }
-        let along = [
-            &dispatch.ids_into,
-            &dispatch.weights_into,
-            &dispatch.sources_into,
-            &dispatch.add_counts_to,
-            &dispatch.add_waits_to,
-        ];
+        let Dispatch { ids_into, weights_into, sources_into, add_counts_to, add_waits_to, .. } = dispatch;
+        let along = [ids_into, weights_into, sources_into, add_counts_to, add_waits_to].map(Option::as_ref);
+        let [ids_into, weights_into, sources_into, counts, waits] = along;
+        let address = Memory::optional;
+        let id_row = choices * id_bytes;
+        call.out_ids = address(ids_into, "the memory for ids", of_layout * id_row, id_bytes)?;
+        call.out_weights = address(weights_into, "the memory for weights", of_layout * choices * 4, 4)?;
+        call.out_sources = address(sources_into, "the memory for sources", of_layout * 8, 4)?;
+        call.added_counts = address(counts, "the memory for counts", 4 * local, 4)?;
+        call.added_waits = address(waits, "the memory for waits", 8 * ranks, 8)?;
         let memories = [ids].into_iter().chain(weights).chain(rows).chain(&dispatch.out);
         let memories = memories.chain(along.into_iter().flatten());
         let mut launch =

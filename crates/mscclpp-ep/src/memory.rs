@@ -71,6 +71,16 @@ impl Memory {
         }
         Ok(self.ptr)
     }
+
+    /// The address as of [`Self::at_least`], or NULL without memory.
+    pub(crate) fn optional(
+        memory: Option<&Self>,
+        what: &str,
+        least: u64,
+        alignment: u64,
+    ) -> Result<DevicePtr> {
+        memory.map_or(Ok(DevicePtr::NULL), |memory| memory.at_least(what, least, alignment))
+    }
 }
 
 /// All of the buffer.

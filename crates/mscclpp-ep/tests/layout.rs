@@ -4,14 +4,15 @@
 #[path = "../src/handle.rs"]
 mod handle;
 
-use std::mem::offset_of;
-
 use handle::{
     BYTES_OF_LINES, EpChoices, EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS,
     LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, ROW_WARPS, SEGMENTS,
     TOKENS_AT_ONCE, VECTORS_OF_LINES,
 };
-use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
+use mscclpp_test_support::{
+    layout::{self, Fact, fact},
+    layouts,
+};
 
 fn main() {
     layout::main(
@@ -20,49 +21,40 @@ fn main() {
     );
 }
 
-macro_rules! offsets_of {
-    ($type:ident, $cpp:literal: $($theirs:literal $($ours:ident).+),*) => {
-        [$(offset($cpp, $theirs, offset_of!($type, $($ours).+))),*]
-    };
-}
-
 fn facts_of_choices() -> Vec<Fact> {
-    let mut facts: Vec<Fact> = sizes::<EpChoices>("EpChoices").into_iter().collect();
-    facts.extend(offsets_of!(EpChoices, "EpChoices": "ids" ids, "counts" counts, "isInRank" is_in_rank, "tokens" tokens,
-        "topK" top_k, "idBytes" id_bytes, "nExperts" n_experts, "ranks" ranks, "local" local));
-    facts
+    layouts! {
+        EpChoices, "EpChoices": "ids" ids, "counts" counts, "isInRank" is_in_rank, "tokens" tokens,
+            "topK" top_k, "idBytes" id_bytes, "nExperts" n_experts, "ranks" ranks, "local" local;
+    }
 }
 
 fn facts() -> Vec<Fact> {
-    let mut facts: Vec<Fact> = sizes::<EpHandle>("EpHandle")
-        .into_iter()
-        .chain(sizes::<EpCounts>("EpCounts"))
-        .chain(sizes::<EpDispatch>("EpDispatch"))
-        .chain(sizes::<EpCombine>("EpCombine"))
-        .collect();
-    macro_rules! offsets {
-        ($type:ident, $cpp:literal: $($theirs:literal $($ours:ident).+),*) => {
-            facts.extend(offsets_of!($type, $cpp: $($theirs $($ours).+),*));
-        };
-    }
-    offsets!(EpHandle, "EpHandle": "scratch" scratch, "status" status, "words" words, "experts" experts, "problems" problems,
-        "rank" rank, "ranks" ranks, "maxBlocks" max_blocks, "nExperts" n_experts, "topK" top_k,
-        "capacity" capacity, "local" local, "mostLocal" most_local, "parts" parts, "patience" patience,
-        "hidden" hidden, "quantisation" quantisation, "sourceType" source_type, "resultBytes" result_bytes,
-        "resultStride" result_stride, "segmentBytes" segment_bytes, "segmentStride" segment_stride,
-        "packetStride" packet_stride, "segments" places.segments, "packets" places.packets, "lines" places.lines,
-        "headers" places.headers, "routes" places.routes, "results" places.results,
-        "choiceResults" places.choice_results, "weightPackets" places.weight_packets, "rowWords" places.row_words, "microBatchBytes" places.micro_batch_bytes,
-        "otherBytes" places.other_bytes,
-        "tableOffsets" places.table_offsets, "tableRows" places.table_rows, "tableChoices" places.table_choices,
-        "tableWeights" places.table_weights, "tableReceived" places.table_received);
-    offsets!(EpCounts, "EpCounts": "epoch" epoch, "tokens" tokens, "layout" layout, "sent" sent, "received" received,
-        "theirs" theirs);
-    offsets!(EpDispatch, "EpDispatch": "ids" ids, "weights" weights, "rows" rows, "tables" tables, "out" out,
-        "outIds" out_ids, "outWeights" out_weights, "outSources" out_sources, "addedCounts" added_counts, "addedWaits" added_waits,
-        "outRows" out_rows, "columnRows" column_rows, "tokens" tokens, "idBytes" id_bytes, "layout" layout, "alignment" alignment, "microBatch" micro_batch, "again" again, "refused" refused, "rest" rest);
-    offsets!(EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out, "rowWeights" row_weights,
-        "outWeights" out_weights, "addedWaits" added_waits, "outRows" out_rows, "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row, "late" late, "layout" layout);
+    let mut facts = layouts! {
+        EpHandle, "EpHandle": "scratch" scratch, "status" status, "words" words, "experts" experts,
+            "problems" problems, "rank" rank, "ranks" ranks, "maxBlocks" max_blocks, "nExperts" n_experts,
+            "topK" top_k, "capacity" capacity, "local" local, "mostLocal" most_local, "parts" parts,
+            "patience" patience, "hidden" hidden, "quantisation" quantisation, "sourceType" source_type,
+            "resultBytes" result_bytes, "resultStride" result_stride, "segmentBytes" segment_bytes,
+            "segmentStride" segment_stride, "packetStride" packet_stride, "segments" places.segments,
+            "packets" places.packets, "lines" places.lines, "headers" places.headers, "routes" places.routes,
+            "results" places.results, "choiceResults" places.choice_results,
+            "weightPackets" places.weight_packets, "rowWords" places.row_words,
+            "microBatchBytes" places.micro_batch_bytes, "otherBytes" places.other_bytes,
+            "tableOffsets" places.table_offsets, "tableRows" places.table_rows,
+            "tableChoices" places.table_choices, "tableWeights" places.table_weights,
+            "tableReceived" places.table_received;
+        EpCounts, "EpCounts": "epoch" epoch, "tokens" tokens, "layout" layout, "sent" sent,
+            "received" received, "theirs" theirs;
+        EpDispatch, "EpDispatch": "ids" ids, "weights" weights, "rows" rows, "tables" tables, "out" out,
+            "outIds" out_ids, "outWeights" out_weights, "outSources" out_sources, "addedCounts" added_counts,
+            "addedWaits" added_waits, "outRows" out_rows, "columnRows" column_rows, "tokens" tokens,
+            "idBytes" id_bytes, "layout" layout, "alignment" alignment, "microBatch" micro_batch,
+            "again" again, "refused" refused, "rest" rest;
+        EpCombine, "EpCombine": "rows" rows, "tables" tables, "weights" weights, "bias" bias, "out" out,
+            "rowWeights" row_weights, "outWeights" out_weights, "addedWaits" added_waits, "outRows" out_rows,
+            "tokens" tokens, "microBatch" micro_batch, "exact" exact, "oneRow" one_row, "late" late,
+            "layout" layout;
+    };
     facts.extend([
         fact("ranks", "mscclpp::EpMaxRanks", MAX_RANKS),
         fact("parts", "mscclpp::EpMaxParts", PARTS),

@@ -15,19 +15,21 @@ use crate::{
     report,
 };
 
-/// Defines an exported function that returns a code: the one that its body gives, or the one of its failure.
+/// Defines exported functions that return a code: the one that the body gives, or the one of its failure.
 macro_rules! function {
-    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
-        $(#[$doc])*
-        #[unsafe(no_mangle)]
-        #[allow(non_snake_case, clippy::missing_safety_doc, reason = "a function of a C interface")]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::abi::Code {
-            $crate::answers::answered(stringify!($name), || {
-                // SAFETY: callers of the C interface promise what the functions in the body ask for.
-                #[allow(unused_unsafe, reason = "many functions take numbers alone")]
-                unsafe { $body.map_err($crate::failure::Failure::from) }
-            })
-        }
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, clippy::missing_safety_doc, reason = "a function of a C interface")]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::abi::Code {
+                $crate::answers::answered(stringify!($name), || {
+                    // SAFETY: callers of the C interface promise what the functions in the body ask for.
+                    #[allow(unused_unsafe, reason = "many functions take numbers alone")]
+                    unsafe { $body.map_err($crate::failure::Failure::from) }
+                })
+            }
+        )*
     };
 }
 pub(crate) use function;

@@ -63,6 +63,21 @@ pub(crate) enum Backend {
     Handed(Handed),
 }
 
+impl Backend {
+    /// The parts of the communicator, for `what`, if this library carries out its calls.
+    ///
+    /// # Errors
+    /// If NCCL does.
+    pub(crate) fn ours(&self, what: &str) -> Result<&Ours, Failure> {
+        match self {
+            Self::Ours(ours) => Ok(ours),
+            Self::Handed(_) => {
+                Err(Failure::usage(format!("not covered: {what}a communicator that NCCL has")))
+            }
+        }
+    }
+}
+
 impl Comm {
     /// A communicator that is still to be formed. The thread that forms it sets its [position](Comm::set_position).
     pub(crate) fn new(gpu: Gpu, settings: Settings) -> Arc<Self> {

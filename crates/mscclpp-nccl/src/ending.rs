@@ -152,16 +152,10 @@ pub(crate) fn revoke(handle: Handle, flags: std::ffi::c_int) -> Result<Code, Fai
         return Err(Failure::argument(format!("`revokeFlags` is {flags}; 0 is known")));
     }
     let comm = comm::of(handle)?;
-    match comm.backend()? {
-        Backend::Handed(_) => {
-            Err(Failure::usage("not covered: ncclCommRevoke of a communicator that NCCL has"))
-        }
-        Backend::Ours(ours) => {
-            comm.end("revoked");
-            ours.abort("ncclCommRevoke was called");
-            Ok(Code::SUCCESS)
-        }
-    }
+    let ours = comm.backend()?.ours("ncclCommRevoke of ")?;
+    comm.end("revoked");
+    ours.abort("ncclCommRevoke was called");
+    Ok(Code::SUCCESS)
 }
 
 /// Waits until the calls of this rank are complete, then until all ranks leave the job, so that no kernel of theirs loses this

@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    abi::{Code, Config, Handle, SimInfo, Team, UniqueId},
+    abi::{Code, CollConfig, Config, Handle, SimInfo, Team, UniqueId},
     answers::{self, answered_anywhere, function},
     calls::{Arguments, What},
     comm::{self, Backend},
@@ -23,13 +23,42 @@ use crate::{
 /// Defines functions that return a code, under both names.
 macro_rules! nccl {
     ($($(#[$doc:meta])* fn $name:ident/$other:ident $arguments:tt $body:block)*) => {
-        $(
-            nccl!(@one $(#[$doc])* $name $arguments $body);
-            nccl!(@one #[doc = concat!("The same as [`", stringify!($name), "`].")] $other $arguments $body);
-        )*
+        function! {
+            $(
+                $(#[$doc])*
+                fn $name $arguments $body
+
+                #[doc = concat!("The same as [`", stringify!($name), "`].")]
+                fn $other $arguments $body
+            )*
+        }
     };
-    (@one $(#[$doc:meta])* $name:ident ($($argument:ident: $type:ty),* $(,)?) $body:block) => {
-        function! { $(#[$doc])* fn $name($($argument: $type),*) $body }
+}
+
+/// Defines the functions of collectives, each also with a configuration of the call.
+macro_rules! collectives {
+    ($($(#[$doc:meta])* fn $name:ident/$other:ident, $config:ident/$other_config:ident($count:ident $(, $extra:ident)*) $what:ident;)*) => {
+        nccl! {
+            $(
+                $(#[$doc])*
+                fn $name/$other(
+                    sendbuff: *const c_void, recvbuff: *mut c_void, $count: usize, datatype: c_int, $($extra: c_int,)* comm: Handle,
+                    stream: Handle,
+                ) {
+                    let arguments = Arguments { send: sendbuff, recv: recvbuff, count: $count, data_type: datatype, comm, stream };
+                    group::make(What::$what { $($extra),* }, arguments)
+                }
+
+                #[doc = concat!("The same as [`", stringify!($name), "`], with a configuration of the call. NULL for it makes the plain call.")]
+                fn $config/$other_config(
+                    sendbuff: *const c_void, recvbuff: *mut c_void, $count: usize, datatype: c_int, $($extra: c_int,)* comm: Handle,
+                    stream: Handle, config: *const CollConfig,
+                ) {
+                    let arguments = Arguments { send: sendbuff, recv: recvbuff, count: $count, data_type: datatype, comm, stream };
+                    group::make_with(What::$what { $($extra),* }, arguments, config)
+                }
+            )*
+        }
     };
 }
 
@@ -48,7 +77,6 @@ macro_rules! plain {
     };
 }
 
-pub mod configured;
 pub mod one_sided;
 pub mod queries;
 pub mod refused;
@@ -218,49 +246,9 @@ nccl! {
         }
     }
 
-    /// Reduces the numbers of all ranks; each rank gets the result.
-    fn ncclAllReduce/pncclAllReduce(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle) {
-        group::make(What::AllReduce { op }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
-    }
-
-    /// Reduces the numbers of all ranks; one rank gets the result.
-    fn ncclReduce/pncclReduce(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, op: c_int, root: c_int, comm: Handle, stream: Handle) {
-        group::make(What::Reduce { op, root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
-    }
-
-    /// Reduces the numbers of all ranks; each rank gets an equal part of the result.
-    fn ncclReduceScatter/pncclReduceScatter(sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle) {
-        group::make(What::ReduceScatter { op }, Arguments { send: sendbuff, recv: recvbuff, count: recvcount, data_type: datatype, comm, stream })
-    }
-
-    /// Gives each rank the numbers of all ranks, in the order of the ranks.
-    fn ncclAllGather/pncclAllGather(sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: c_int, comm: Handle, stream: Handle) {
-        group::make(What::AllGather, Arguments { send: sendbuff, recv: recvbuff, count: sendcount, data_type: datatype, comm, stream })
-    }
-
-    /// Gives each rank its part of the numbers of every rank.
-    fn ncclAlltoAll/pncclAlltoAll(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, comm: Handle, stream: Handle) {
-        group::make(What::AlltoAll, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
-    }
-
-    /// Gives each rank the numbers of one rank.
-    fn ncclBroadcast/pncclBroadcast(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
-        group::make(What::Broadcast { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
-    }
-
     /// Gives each rank the numbers of one rank, in place.
     fn ncclBcast/pncclBcast(buff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
         group::make(What::Broadcast { root }, Arguments { send: buff, recv: buff, count, data_type: datatype, comm, stream })
-    }
-
-    /// Gives one rank the numbers of all ranks, in the order of the ranks.
-    fn ncclGather/pncclGather(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
-        group::make(What::Gather { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
-    }
-
-    /// Gives each rank its part of the numbers of one rank.
-    fn ncclScatter/pncclScatter(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
-        group::make(What::Scatter { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
     /// Sends numbers to a rank.
@@ -288,6 +276,32 @@ nccl! {
     fn ncclGroupSimulateEnd/pncclGroupSimulateEnd(simInfo: *mut SimInfo) {
         simulation::end(simInfo)
     }
+}
+
+collectives! {
+    /// Reduces the numbers of all ranks; each rank gets the result.
+    fn ncclAllReduce/pncclAllReduce, ncclAllReduceConfig/pncclAllReduceConfig(count, op) AllReduce;
+
+    /// Reduces the numbers of all ranks; one rank gets the result.
+    fn ncclReduce/pncclReduce, ncclReduceConfig/pncclReduceConfig(count, op, root) Reduce;
+
+    /// Reduces the numbers of all ranks; each rank gets an equal part of the result.
+    fn ncclReduceScatter/pncclReduceScatter, ncclReduceScatterConfig/pncclReduceScatterConfig(recvcount, op) ReduceScatter;
+
+    /// Gives each rank the numbers of all ranks, in the order of the ranks.
+    fn ncclAllGather/pncclAllGather, ncclAllGatherConfig/pncclAllGatherConfig(sendcount) AllGather;
+
+    /// Gives each rank its part of the numbers of every rank.
+    fn ncclAlltoAll/pncclAlltoAll, ncclAlltoAllConfig/pncclAlltoAllConfig(count) AlltoAll;
+
+    /// Gives each rank the numbers of one rank.
+    fn ncclBroadcast/pncclBroadcast, ncclBroadcastConfig/pncclBroadcastConfig(count, root) Broadcast;
+
+    /// Gives one rank the numbers of all ranks, in the order of the ranks.
+    fn ncclGather/pncclGather, ncclGatherConfig/pncclGatherConfig(count, root) Gather;
+
+    /// Gives each rank its part of the numbers of one rank.
+    fn ncclScatter/pncclScatter, ncclScatterConfig/pncclScatterConfig(count, root) Scatter;
 }
 
 plain! {

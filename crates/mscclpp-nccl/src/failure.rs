@@ -59,29 +59,18 @@ fn code_of(kind: ErrorKind) -> Code {
     }
 }
 
-impl From<Below> for Failure {
-    fn from(error: Below) -> Self {
-        Error::from(error).into()
-    }
+macro_rules! by_error {
+    ($($below:ty),*) => {
+        $(
+            impl From<$below> for Failure {
+                fn from(error: $below) -> Self {
+                    Error::from(error).into()
+                }
+            }
+        )*
+    };
 }
-
-impl From<GpuError> for Failure {
-    fn from(error: GpuError) -> Self {
-        Error::from(error).into()
-    }
-}
-
-impl From<CoreError> for Failure {
-    fn from(error: CoreError) -> Self {
-        Error::from(error).into()
-    }
-}
-
-impl From<BootstrapError> for Failure {
-    fn from(error: BootstrapError) -> Self {
-        Error::from(error).into()
-    }
-}
+by_error!(Below, GpuError, CoreError, BootstrapError);
 
 /// Turns a panic of `body` into a failure.
 pub(crate) fn guarded<T>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {

@@ -10,7 +10,7 @@ use mscclpp::DevicePtr;
 use crate::{
     abi::{Code, Handle, WaitSignal},
     calls,
-    comm::{self, Backend, Comm},
+    comm::{self, Comm},
     failure::Failure,
     operators::data_type,
     signals::{Put, Signal, Signals},
@@ -101,17 +101,17 @@ fn put(comm: &Comm, peer: usize, source: &Source) -> Result<Put, Failure> {
 }
 
 fn of(comm: &Comm) -> Result<&Signals, Failure> {
-    match comm.backend()? {
-        Backend::Handed(_) => Err(Failure::usage("not covered: signals of a communicator that NCCL has")),
-        Backend::Ours(ours) if !ours.has_signals() => Err(Failure::usage(
+    let ours = comm.backend()?.ours("signals of ")?;
+    if !ours.has_signals() {
+        return Err(Failure::usage(
             "not covered: signals in a communicator of several nodes, or of devices that do not reach each other's memory",
-        )),
-        Backend::Ours(ours) => ours.signals.get().ok_or_else(|| {
-            Failure::usage(
-                "there are no signals before all ranks have registered a window (ncclCommWindowRegister)",
-            )
-        }),
+        ));
     }
+    ours.signals.get().ok_or_else(|| {
+        Failure::usage(
+            "there are no signals before all ranks have registered a window (ncclCommWindowRegister)",
+        )
+    })
 }
 
 /// Puts calls into their streams: those that send before those that wait, which may wait for what they send.

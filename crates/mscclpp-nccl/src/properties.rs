@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ffi::c_int, ptr, sync::Arc};
 
 use crate::{
     abi::{Code, CommProperties, Handle},
-    comm::{self, Backend, Comm, as_int},
+    comm::{self, Comm, as_int},
     ending,
     failure::Failure,
     group,
@@ -115,10 +115,5 @@ pub(crate) fn resume(handle: Handle) -> Result<Code, Failure> {
 }
 
 fn ours(comm: &Comm) -> Result<&Ours, Failure> {
-    match comm.formed()? {
-        Backend::Ours(ours) => Ok(ours),
-        Backend::Handed(_) => {
-            Err(Failure::usage("not covered: the properties of a communicator that NCCL has"))
-        }
-    }
+    comm.formed()?.ours("the properties of ")
 }

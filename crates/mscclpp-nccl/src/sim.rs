@@ -73,113 +73,88 @@ fn number(device: c_int) -> Result<usize, Failure> {
     usize::try_from(device).map_err(|_| Failure::argument(format!("`device` is {device}")))
 }
 
+/// Keeps what was made in a table, and gives the caller its handle.
+fn add<T>(table: &Mutex<HashMap<usize, T>>, made: T, place: OutPointer<Handle>) -> Result<(), Failure> {
+    let handle = new_handle();
+    table.lock().insert(handle.addr(), made);
+    place.set(handle);
+    Ok(())
+}
+
+/// Drops what a table has under a handle, after the table is unlocked.
+fn remove<T>(table: &Mutex<HashMap<usize, T>>, handle: Handle, name: &str) -> Result<(), Failure> {
+    let gone = table.lock().remove(&handle.addr());
+    gone.map(drop).ok_or_else(|| Failure::argument(format!("`{name}` is {handle:p}, which is none")))
+}
+
 function! {
     /// Sets the calling thread's simulated device, as `cudaSetDevice` does with a GPU: communicators and memory that the thread
     /// makes are on it.
     fn mscclppSimSetDevice(device: c_int) {
         Platform::Sim.gpu(number(device)?)?.make_current()
     }
-}
 
-function! {
     /// Makes a stream on the thread's simulated device.
     fn mscclppSimStreamCreate(stream: *mut Handle) {
         let place = OutPointer::at(stream, "stream")?;
-        let made = Platform::Sim.current_gpu()?.stream()?;
-        let handle = new_handle();
-        STREAMS.lock().insert(handle.addr(), made);
-        place.set(handle);
-        Ok::<_, Failure>(())
+        add(&STREAMS, Platform::Sim.current_gpu()?.stream()?, place)
     }
-}
 
-function! {
     /// Destroys a stream. The work that was put into it is still carried out.
     fn mscclppSimStreamDestroy(stream: Handle) {
-        let gone = STREAMS.lock().remove(&stream.addr());
-        gone.map(drop).ok_or_else(|| Failure::argument(format!("`stream` is {stream:p}, which is none")))
+        remove(&STREAMS, stream, "stream")
     }
-}
 
-function! {
     /// Waits until the work of a stream is complete. NULL is the default stream of the thread's device. Returns the failure of
     /// that work, if it failed, such as a wait that was aborted.
     fn mscclppSimStreamSynchronize(stream: Handle) {
         on_current(stream)?.synchronize()
     }
-}
 
-function! {
     /// Returns `ncclSuccess` if the work of a stream is complete, else `ncclInProgress`.
     fn mscclppSimStreamQuery(stream: Handle) {
         Ok::<_, Failure>(if on_current(stream)?.query()? { Code::SUCCESS } else { Code::IN_PROGRESS })
     }
-}
 
-function! {
     /// Makes a stream wait for the point that was last recorded in an event.
     fn mscclppSimStreamWaitEvent(stream: Handle, event: Handle) {
         on_current(stream)?.wait_event(&event_of(event)?)
     }
-}
 
-function! {
     /// Makes an event.
     fn mscclppSimEventCreate(event: *mut Handle) {
         let place = OutPointer::at(event, "event")?;
-        let made = Platform::Sim.current_gpu()?.event(false)?;
-        let handle = new_handle();
-        EVENTS.lock().insert(handle.addr(), made);
-        place.set(handle);
-        Ok::<_, Failure>(())
+        add(&EVENTS, Platform::Sim.current_gpu()?.event(false)?, place)
     }
-}
 
-function! {
     /// Destroys an event.
     fn mscclppSimEventDestroy(event: Handle) {
-        let gone = EVENTS.lock().remove(&event.addr());
-        gone.map(drop).ok_or_else(|| Failure::argument(format!("`event` is {event:p}, which is none")))
+        remove(&EVENTS, event, "event")
     }
-}
 
-function! {
     /// Returns `ncclSuccess` if the point that was last recorded in an event is reached, or none was, else `ncclInProgress`.
     fn mscclppSimEventQuery(event: Handle) {
         Ok::<_, Failure>(if event_of(event)?.query()? { Code::SUCCESS } else { Code::IN_PROGRESS })
     }
-}
 
-function! {
     /// Begins to capture the work that is put into a stream.
     fn mscclppSimStreamBeginCapture(stream: Handle) {
         on_current(stream)?.begin_capture()
     }
-}
 
-function! {
     /// Ends the capture, and makes a graph of it, which lives until [`mscclppSimGraphDestroy`].
     fn mscclppSimStreamEndCapture(stream: Handle, graph: *mut Handle) {
         let place = OutPointer::at(graph, "graph")?;
-        let made = on_current(stream)?.end_capture()?;
-        let handle = new_handle();
-        GRAPHS.lock().insert(handle.addr(), made);
-        place.set(handle);
-        Ok::<_, Failure>(())
+        add(&GRAPHS, on_current(stream)?.end_capture()?, place)
     }
-}
 
-function! {
     /// Puts a graph into a stream. Memory and communicators that the captured calls use must live until the graph is complete.
     fn mscclppSimGraphLaunch(graph: Handle, stream: Handle) {
         graph_of(graph)?.launch(&on_current(stream)?)
     }
-}
 
-function! {
     /// Destroys a graph.
     fn mscclppSimGraphDestroy(graph: Handle) {
-        let gone = GRAPHS.lock().remove(&graph.addr());
-        gone.map(drop).ok_or_else(|| Failure::argument(format!("`graph` is {graph:p}, which is none")))
+        remove(&GRAPHS, graph, "graph")
     }
 }

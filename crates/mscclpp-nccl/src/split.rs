@@ -110,10 +110,7 @@ impl Drop for Splitting {
 
 /// The parts of a communicator that NCCL does not have.
 pub(crate) fn ours(comm: &Comm) -> Result<&Ours, Failure> {
-    match comm.formed()? {
-        Backend::Ours(ours) => Ok(ours),
-        Backend::Handed(_) => Err(Failure::usage("not covered: a communicator that NCCL has")),
-    }
+    comm.formed()?.ours("")
 }
 
 /// Exchanges colors and keys, and returns those of all ranks.

@@ -49,10 +49,7 @@ pub(crate) fn to_lsa(handle: Handle, team: Team, rank: c_int) -> c_int {
 fn on_node(handle: Handle) -> Option<(usize, Vec<usize>)> {
     let comm = comm::of(handle).ok()?;
     let (own, _) = comm.position().ok()?;
-    match comm.formed().ok()? {
-        Backend::Ours(ours) => Some((own, ours.on_node_of(own))),
-        Backend::Handed(_) => None,
-    }
+    Some((own, comm.formed().ok()?.ours("").ok()?.on_node_of(own)))
 }
 
 /// A team of ranks, ascending. NCCL's teams have ranks at equal distances: if these have not, the team is `own` alone. `alone` is

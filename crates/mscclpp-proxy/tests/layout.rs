@@ -1,66 +1,37 @@
 //! The device handles have the same layout in Rust as a C++ compiler gives them from the headers.
 
-use std::mem::offset_of;
-
 use mscclpp_proxy::{
     BasePortChannelHandle, FifoHandle, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PortChannelHandle,
     ProxyTrigger, SemaphoreId, TriggerKind,
     protocol::{POISONED, TRIGGER_RANGE},
 };
-use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
+use mscclpp_test_support::{
+    layout::{self, Fact, fact},
+    layouts,
+};
 
 fn main() {
     layout::main(mscclpp_kernels::HEADERS, &[("port_channel_device.hpp", facts)]);
 }
 
 fn facts() -> Vec<Fact> {
-    fifo_facts().into_iter().chain(channel_facts()).chain(trigger_facts()).collect()
-}
-
-fn fifo_facts() -> Vec<Fact> {
-    type Fifo = FifoHandle;
-    let cpp = "FifoDeviceHandle";
-    let mut facts: Vec<Fact> =
-        sizes::<Fifo>(cpp).into_iter().chain(sizes::<ProxyTrigger>("ProxyTrigger")).collect();
+    let mut facts = layouts! {
+        FifoHandle, "FifoDeviceHandle": "triggers" triggers, "head" head, "tail" tail, "tailCache" tail_cache,
+            "status" status, "size" size, "sizeMask" size_mask, "sizeShift" size_shift;
+        ProxyTrigger, "ProxyTrigger": "snd" snd;
+        BasePortChannelHandle, "BasePortChannelDeviceHandle": "semaphore_" semaphore, "fifo_" fifo,
+            "lastPushed_" last_pushed, "flushDonePos_" completed, "directToken_" direct_token,
+            "semaphoreId_" semaphore_id;
+        PortChannelHandle, "PortChannelDeviceHandle": "fifo_" base.fifo, "dst_" dst, "src_" src,
+            "dstPtr_" dst_ptr, "srcPtr_" src_ptr, "dstSize_" dst_size, "srcSize_" src_size,
+            "directPutMax_" direct_put_max, "bulkPutMax_" bulk_put_max;
+    };
     facts.extend([
-        offset("ProxyTrigger", "snd", offset_of!(ProxyTrigger, snd)),
-        offset(cpp, "triggers", offset_of!(Fifo, triggers)),
-        offset(cpp, "head", offset_of!(Fifo, head)),
-        offset(cpp, "tail", offset_of!(Fifo, tail)),
-        offset(cpp, "tailCache", offset_of!(Fifo, tail_cache)),
-        offset(cpp, "status", offset_of!(Fifo, status)),
-        offset(cpp, "size", offset_of!(Fifo, size)),
-        offset(cpp, "sizeMask", offset_of!(Fifo, size_mask)),
-        offset(cpp, "sizeShift", offset_of!(Fifo, size_shift)),
-        fact("looking", "mscclpp::WordsToLooking", Fifo::WORDS_TO_LOOKING),
+        fact("looking", "mscclpp::WordsToLooking", FifoHandle::WORDS_TO_LOOKING),
         fact("poisoned", "mscclpp::ReasonFifoPoisoned", POISONED as usize),
         fact("trigger range", "mscclpp::ReasonTriggerRange", TRIGGER_RANGE as usize),
     ]);
-    facts
-}
-
-fn channel_facts() -> Vec<Fact> {
-    type Base = BasePortChannelHandle;
-    type Channel = PortChannelHandle;
-    let (base, channel) = ("BasePortChannelDeviceHandle", "PortChannelDeviceHandle");
-    let mut facts: Vec<Fact> = sizes::<Base>(base).into_iter().chain(sizes::<Channel>(channel)).collect();
-    facts.extend([
-        offset(base, "semaphore_", offset_of!(Base, semaphore)),
-        offset(base, "fifo_", offset_of!(Base, fifo)),
-        offset(base, "lastPushed_", offset_of!(Base, last_pushed)),
-        offset(base, "flushDonePos_", offset_of!(Base, completed)),
-        offset(base, "directToken_", offset_of!(Base, direct_token)),
-        offset(base, "semaphoreId_", offset_of!(Base, semaphore_id)),
-        offset(channel, "fifo_", offset_of!(Channel, base) + offset_of!(Base, fifo)),
-        offset(channel, "dst_", offset_of!(Channel, dst)),
-        offset(channel, "src_", offset_of!(Channel, src)),
-        offset(channel, "dstPtr_", offset_of!(Channel, dst_ptr)),
-        offset(channel, "srcPtr_", offset_of!(Channel, src_ptr)),
-        offset(channel, "dstSize_", offset_of!(Channel, dst_size)),
-        offset(channel, "srcSize_", offset_of!(Channel, src_size)),
-        offset(channel, "directPutMax_", offset_of!(Channel, direct_put_max)),
-        offset(channel, "bulkPutMax_", offset_of!(Channel, bulk_put_max)),
-    ]);
+    facts.extend(trigger_facts());
     facts
 }
 

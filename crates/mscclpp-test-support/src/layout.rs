@@ -39,6 +39,22 @@ pub fn offset(cpp: &str, member: &'static str, rust: usize) -> Fact {
     fact(member, format!("__builtin_offsetof(mscclpp::{cpp}, {member})"), rust)
 }
 
+/// Returns the size and the alignment of each type, with the name that C++ has for it, and the offsets of the members that
+/// follow, each with its name in C++ and in Rust.
+#[macro_export]
+macro_rules! layouts {
+    ($($type:ty, $cpp:literal: $($theirs:literal $($ours:ident).+),*;)*) => {{
+        let mut facts = Vec::new();
+        $(
+            facts.extend($crate::layout::sizes::<$type>($cpp));
+            facts.extend([
+                $($crate::layout::offset($cpp, $theirs, ::std::mem::offset_of!($type, $($ours).+))),*
+            ]);
+        )*
+        facts
+    }};
+}
+
 /// Returns a program that prints each fact's number on a line of its own.
 fn program(header: &str, facts: &[Fact]) -> String {
     let mut text = format!("#include <cstdio>\n#include \"mscclpp/{header}\"\nint main() {{\n");

@@ -18,7 +18,7 @@ use support::{
     device_of, endpoint_of,
     kernels::{LIFETIMES, PORT_CHANNEL},
     platform,
-    waiting::{KERNELS, NOT_SIGNALLED, Objects, alone},
+    waiting::{KERNELS, NOT_SIGNALLED, Objects, started},
 };
 
 const N: usize = 3;
@@ -161,9 +161,7 @@ fn is_lost(error: &GpuError) -> bool {
 
 fn each_kind() {
     for (number, name) in KERNELS.iter().enumerate().filter(|(_, name)| **name != "wait_fifo") {
-        let comm = alone();
-        let objects = Objects::new(&comm).unwrap();
-        let stream = objects.gpu.stream().unwrap();
+        let (_comm, objects, stream) = started();
         objects.start(&stream, number, ONE, None).unwrap();
         lose(&objects);
         let error = stream.synchronize().unwrap_err();
@@ -174,9 +172,7 @@ fn each_kind() {
 }
 
 fn dropped() {
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (comm, objects, stream) = started();
     objects.start(&stream, 1, ONE, None).unwrap();
     lose(&objects);
     drop(objects);
@@ -186,9 +182,7 @@ fn dropped() {
 }
 
 fn aborted() {
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (_comm, objects, stream) = started();
     objects.start(&stream, 0, ONE, None).unwrap();
     // The caller that aborts gets the time-out, and not its own abort.
     stream.synchronize_or_abort(SHORT, &objects.base).unwrap_err();
@@ -201,9 +195,7 @@ fn aborted() {
 }
 
 fn bound() {
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (_comm, objects, stream) = started();
     let beat = objects.gpu.allocate_pinned(8).unwrap();
     // Kernels with a beat use bounded waits, and repeat them until there is a signal.
     objects.start(&stream, 0, ONE, Some(&beat)).unwrap();
@@ -220,9 +212,7 @@ fn bound() {
 }
 
 fn left() {
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (_comm, objects, stream) = started();
     let token = DevicePtr::from_ptr(objects.base.device_handle().semaphore.inbound_token);
     // SAFETY: the same as for the write before.
     unsafe { stream.write_u64(token, 1).unwrap() };
@@ -244,9 +234,7 @@ const PUT: i32 = 0;
 const PUT_WITH_SIGNAL_AND_FLUSH: i32 = 3;
 
 fn refused() {
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (_comm, objects, stream) = started();
     // The range ends past the memory: the service fails with an error, and ends the flush.
     call(&objects, &objects.port, &stream, PUT_WITH_SIGNAL_AND_FLUSH, 1 << 20);
     let error = Error::from(stream.synchronize().unwrap_err());
@@ -255,9 +243,7 @@ fn refused() {
 }
 
 fn not_started() {
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (comm, objects, stream) = started();
     let connection = objects.semaphore.connection();
     // Kernels hand all puts to this service, whatever their size.
     let service = ProxyService::builder(&objects.gpu).direct_put_max(0).build().unwrap();
@@ -281,9 +267,7 @@ fn not_started() {
 }
 
 fn own_proxy() {
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (_comm, objects, stream) = started();
     let fifo = KERNELS.iter().position(|name| *name == "wait_fifo").unwrap();
     objects.start(&stream, fifo, ONE, None).unwrap();
     let named = format!("a proxy of {} to take what they pushed", objects.gpu);

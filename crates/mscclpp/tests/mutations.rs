@@ -181,7 +181,7 @@ fn halves_are_put(source: &KernelSource<'_>) -> Result<(), String> {
     let failed = gpus.each_ref().map(|gpu| gpu.allocate(4).expect("memory"));
     let streams = gpus.each_ref().map(|gpu| gpu.stream().expect("a stream"));
     let mut random = Random::new();
-    let halves = [random.bytes(BYTES), random.bytes(BYTES)];
+    let halves = [random.bytes(BYTES as usize), random.bytes(BYTES as usize)];
     let mut channels = Vec::new();
     for n in [0, 1] {
         buffers[n].write(n as u64 * BYTES, &halves[n]).expect("memory");
@@ -239,7 +239,7 @@ fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
         }
     }
     let mut random = Random::new();
-    let slices: Vec<_> = all().map(|_| random.bytes(BYTES)).collect();
+    let slices: Vec<_> = all().map(|_| random.bytes(BYTES as usize)).collect();
     for rank in all() {
         buffers[rank].write(rank as u64 * BYTES, &slices[rank]).expect("memory");
         services[rank].start_proxy(true).expect("a proxy");

@@ -13,7 +13,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Error, prelude::*};
 use support::{
-    children::{Children, Role, RoleExt, all_succeed, hear, run_if_child, say},
+    children::{Children, Role, RoleExt, all_succeed, hear, run_if_child, say, together},
     limits, platform,
     port_ends::Call,
     port_ranks::{Caller, Ports},
@@ -68,11 +68,6 @@ fn child(role: &Role) {
         "dump" => dump(&comm),
         other => panic!("no role {other}"),
     }
-}
-
-/// Keeps connections open until all ranks are here, so that no rank closes one that its peer still uses.
-fn together(comm: &Communicator) {
-    comm.bootstrap().barrier().expect("all ranks");
 }
 
 /// The bytes that a rank puts in a round.

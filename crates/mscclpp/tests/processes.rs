@@ -20,7 +20,7 @@ use mscclpp::{Error, prelude::*};
 use ping_pong::Player;
 use support::{
     LIMIT,
-    children::{Children, Role, RoleExt, all_succeed, hear, run_if_child, say, this_program},
+    children::{Children, Role, RoleExt, all_succeed, hear, run_if_child, say, this_program, together},
     connect_all, device_of, endpoint_of,
     ends::{End, Kind, PacketRounds, Promise, Seeds},
     kernels::{Outcome, Rounds, Side},
@@ -116,11 +116,6 @@ fn child(role: &Role) {
         "address" => address(&comm),
         other => panic!("no role {other}"),
     }
-}
-
-/// Keeps connections open until all ranks are here, so that no rank closes one that its peer still uses.
-fn together(comm: &Communicator) {
-    comm.bootstrap().barrier().expect("all ranks");
 }
 
 fn side_of(comm: &Communicator) -> Side {

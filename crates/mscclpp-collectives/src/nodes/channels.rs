@@ -5,8 +5,8 @@ use std::sync::{Arc, atomic::Ordering};
 use mscclpp::{
     Communicator, Device, DeviceBuffer, DevicePtr, EndpointConfig, Gpu, Kernel, LaunchConfig, Module,
     Platform, PortChannel, PortChannelHandle, ProxyService, RegisteredMemory, Semaphore, Transport,
-    errors::{GpuError, ProxyError},
-    gpu::{Abort, KernelArgument, KernelObject, KernelWait, Owner, PinnedBuffer},
+    errors::ProxyError,
+    gpu::{Abort, KernelArgument, KernelObject, Owner, PinnedBuffer},
 };
 
 use crate::{
@@ -85,29 +85,10 @@ enum Rings {
     Pinned(PinnedBuffer),
 }
 
-/// The memory and channels that launches keep, and the service, which lives as long as kernels use it.
-struct Served {
-    owners: Vec<Owner>,
-    _service: ProxyService,
-}
+/// The service, which launches keep, as their kernels use it.
+struct Kept(#[allow(dead_code, reason = "kernels use it")] ProxyService);
 
-impl KernelObject for Served {
-    fn peers(&self) -> Vec<String> {
-        self.owners.peers()
-    }
-
-    fn waits(&self) -> Vec<KernelWait> {
-        self.owners.waits()
-    }
-
-    fn may_have_failed(&self) -> bool {
-        self.owners.may_have_failed()
-    }
-
-    fn check(&self) -> Result<(), GpuError> {
-        self.owners.check()
-    }
-}
+impl KernelObject for Kept {}
 
 impl Rings {
     fn allocate(gpu: &Gpu, transport: Transport, bytes: u64) -> Result<Self> {
@@ -234,9 +215,11 @@ impl Channels {
         let buffers = [&scratch, &handles, &counts];
         let of_buffers = buffers.iter().filter_map(KernelArgument::owner);
         let of_host = rings.owner().into_iter().chain((&found).owner());
-        let owners = of_channels.chain(of_buffers).chain(of_host).chain(kept).collect();
+        let owners = of_channels.chain(of_buffers).chain(of_host).chain(kept);
+        // The service must be the last, as owners are dropped in their order: it outlives the channels and their memory.
+        let owners: Vec<Owner> = owners.chain([Arc::new(Kept(service)) as Owner]).collect();
         Ok(Self {
-            owner: Arc::new(Served { owners, _service: service }),
+            owner: Arc::new(owners),
             channels: all,
             scratch,
             rings,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use mscclpp::{DevicePtr, Event, Semaphore, Stream, gpu::Owner};
+use mscclpp::{Event, Semaphore, Stream, gpu::Owner};
 use parking_lot::Mutex;
 
 use crate::{
@@ -295,20 +295,11 @@ impl<'a> SplitMessages<'a> {
             let part = first..first + MAX_RANKS_OF_NODES / 2;
             let peers = self.remote.iter().copied().filter(|(peer, _)| part.contains(peer));
             let of = peers.flat_map(|(peer, [sent, received])| {
-                let none = Across {
-                    peer,
-                    send: DevicePtr::NULL,
-                    recv: DevicePtr::NULL,
-                    send_bytes: 0,
-                    recv_bytes: 0,
-                };
                 let send = sent.get(n).map(|message| {
-                    let across = Across { send: message.memory, send_bytes: message.bytes, ..none };
-                    (across, Use::Message { sent: true })
+                    (Across::to(peer, message.memory, message.bytes), Use::Message { sent: true })
                 });
                 let recv = received.get(n).map(|message| {
-                    let across = Across { recv: message.memory, recv_bytes: message.bytes, ..none };
-                    (across, Use::Message { sent: false })
+                    (Across::from(peer, message.memory, message.bytes), Use::Message { sent: false })
                 });
                 [send, recv]
             });

@@ -1,8 +1,6 @@
 //! Collectives that only move, across nodes: what all ranks of a node get comes to the node once, and its ranks give it to
 //! each other.
 
-use mscclpp::DevicePtr;
-
 use crate::{Request, handle::Segment, plan::Plan};
 
 use super::steps::{Across, Maker, Step, WHOLE_MAX};
@@ -24,34 +22,16 @@ impl Maker<'_> {
         for node in others() {
             let theirs = topology.ranks(node);
             let peer = theirs[index % theirs.len()];
-            moves.push(Across { peer, send, recv: DevicePtr::NULL, send_bytes: bytes, recv_bytes: 0 });
+            moves.push(Across::to(peer, send, bytes));
             for peer in theirs.iter().skip(index).step_by(locals.len()).copied() {
-                match moves.iter_mut().find(|it| it.peer == peer) {
-                    Some(it) => (it.recv, it.recv_bytes) = (of(peer), bytes),
-                    None => moves.push(Across {
-                        peer,
-                        send: DevicePtr::NULL,
-                        recv: of(peer),
-                        send_bytes: 0,
-                        recv_bytes: bytes,
-                    }),
-                }
+                Across::take(&mut moves, peer, of(peer), bytes);
             }
         }
         steps.push(Step::moved(moves));
         let rounds = others().flat_map(|node| topology.ranks(node).chunks(locals.len()));
         for ranks in std::iter::once(locals).chain(rounds) {
-            let mine = ranks.get(index).copied();
-            let segment = |local: usize| {
-                let mut segment = Segment::NONE;
-                if let Some(rank) = mine {
-                    (segment.send, segment.send_bytes) = (of(rank), bytes);
-                }
-                if let Some(rank) = ranks.get(local) {
-                    (segment.recv, segment.recv_bytes) = (of(*rank), bytes);
-                }
-                segment
-            };
+            let at = |local: usize| ranks.get(local).map(|rank| (of(*rank), bytes));
+            let segment = |local: usize| Segment::of(at(index), at(local));
             let one_way = ranks.len() < locals.len();
             steps.push(self.local(segment, None, data_type, Some(bytes), one_way));
         }
@@ -114,8 +94,7 @@ impl Maker<'_> {
         if topology.node != root_node {
             let take = mine.map(|n| {
                 let (begin, size) = Self::part(bytes, count, n);
-                let (peer, recv) = (owner(root_node, n), recv.add(begin));
-                Across { peer, send: DevicePtr::NULL, recv, send_bytes: 0, recv_bytes: size }
+                Across::from(owner(root_node, n), recv.add(begin), size)
             });
             let take = take.into_iter().filter(|it| it.recv_bytes > 0).collect();
             return vec![Step::moved(take), self.spread_parts((count, first), recv, bytes, data_type)];
@@ -132,14 +111,7 @@ impl Maker<'_> {
             let (begin, size) = Self::part(bytes, count, n);
             let from = if is_root { send } else { recv };
             let nodes = (0..topology.nodes()).filter(|node| *node != root_node && size > 0);
-            let moves = nodes.map(|node| Across {
-                peer: owner(node, n),
-                send: from.add(begin),
-                recv: DevicePtr::NULL,
-                send_bytes: size,
-                recv_bytes: 0,
-            });
-            moves.collect::<Vec<_>>()
+            nodes.map(|node| Across::to(owner(node, n), from.add(begin), size)).collect::<Vec<_>>()
         });
         let give = Step::moved(give.unwrap_or_default());
         if ranks == 1 {

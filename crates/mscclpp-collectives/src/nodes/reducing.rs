@@ -54,9 +54,8 @@ impl Maker<'_> {
         let part = |n: usize| Self::part(bytes, rails.count, n);
         let segment = |local: usize| {
             let Some((begin, size)) = self.part_of(rails, local).map(part) else { return Segment::NONE };
-            let own = local == self.topology.index;
-            let recv = if own { to(begin) } else { DevicePtr::NULL };
-            Segment { send: send.add(begin), recv, send_bytes: size, recv_bytes: if own { size } else { 0 } }
+            let recv = (local == self.topology.index).then(|| (to(begin), size));
+            Segment::of(Some((send.add(begin), size)), recv)
         };
         let one_way = !self.all_take(rails, bytes);
         self.local(segment, Some(within_a_node(op)), data_type, Some(part(0).1), one_way)
@@ -71,18 +70,11 @@ impl Maker<'_> {
         data_type: DataType,
     ) -> Step {
         let rails = Rails { count, first };
-        let of = |local: usize| self.part_of(rails, local).map(|n| Self::part(bytes, count, n));
-        let mine = of(self.topology.index);
-        let segment = |local: usize| {
-            let mut segment = Segment::NONE;
-            if let Some((begin, size)) = mine {
-                (segment.send, segment.send_bytes) = (base.add(begin), size);
-            }
-            if let Some((begin, size)) = of(local) {
-                (segment.recv, segment.recv_bytes) = (base.add(begin), size);
-            }
-            segment
+        let of = |local: usize| {
+            let (begin, size) = Self::part(bytes, count, self.part_of(rails, local)?);
+            Some((base.add(begin), size))
         };
+        let segment = |local: usize| Segment::of(of(self.topology.index), of(local));
         let most = Self::part(bytes, count, 0).1;
         self.local(segment, None, data_type, Some(most), !self.all_take(rails, bytes))
     }
@@ -194,29 +186,14 @@ impl Maker<'_> {
                     };
                     steps.push(self.for_ranks(dest, |rank| of(rank).add(at), (to, size), op, data_type));
                     if let Some(peer) = mine {
-                        moves.push(Across {
-                            peer,
-                            send: to,
-                            recv: DevicePtr::NULL,
-                            send_bytes: size,
-                            recv_bytes: 0,
-                        });
+                        moves.push(Across::to(peer, to, size));
                     }
                 }
                 // The rank of that node which reduces its numbers for this rank sends them.
                 let peer = theirs[index % theirs.len()];
                 let to = place();
                 sources[other] = Origin::Here(to);
-                match moves.iter_mut().find(|it| it.peer == peer) {
-                    Some(it) => (it.recv, it.recv_bytes) = (to, size),
-                    None => moves.push(Across {
-                        peer,
-                        send: DevicePtr::NULL,
-                        recv: to,
-                        send_bytes: 0,
-                        recv_bytes: size,
-                    }),
-                }
+                Across::take(&mut moves, peer, to, size);
             }
             let locals = topology.locals();
             steps.push(self.for_ranks(
@@ -253,9 +230,7 @@ impl Maker<'_> {
         let ranks = self.topology.locals().len();
         let segment = |local: usize| {
             let Some(rank) = dest(local) else { return Segment::NONE };
-            let own = local == self.topology.index;
-            let (recv, recv_bytes) = if own { (to, size) } else { (DevicePtr::NULL, 0) };
-            Segment { send: of(rank), recv, send_bytes: size, recv_bytes }
+            Segment::of(Some((of(rank), size)), (local == self.topology.index).then_some((to, size)))
         };
         let one_way = (0..ranks).any(|local| dest(local).is_none());
         self.local(segment, Some(within_a_node(op)), data_type, Some(size), one_way)
@@ -291,26 +266,20 @@ impl Maker<'_> {
                     steps.push(self.reduction(sources, (to(begin), size), size, op, data_type));
                 } else {
                     let peer = self.owner(rails, root_node, n);
-                    let across =
-                        Across { peer, send: own, recv: DevicePtr::NULL, send_bytes: size, recv_bytes: 0 };
-                    let moves = if size > 0 { vec![across] } else { Vec::new() };
+                    let moves = if size > 0 { vec![Across::to(peer, own, size)] } else { Vec::new() };
                     steps.push(Step::Move { moves, raw: (!self.has_peers()).then_some((op, data_type)) });
                 }
             }
             if topology.node == root_node && count > 1 {
-                let own = mine.map(|n| Self::part(bytes, count, n));
+                let part = |n: usize| {
+                    let (begin, size) = Self::part(bytes, count, n);
+                    (to(begin), size)
+                };
                 let segment = |local: usize| {
-                    let mut segment = Segment::NONE;
-                    if let (Some((begin, size)), true) = (own, topology.locals()[local] == root && !is_root) {
-                        (segment.send, segment.send_bytes) = (to(begin), size);
-                    }
-                    if let (Some(n), true, false) =
-                        (self.part_of(rails, local), is_root, local == topology.index)
-                    {
-                        let (begin, size) = Self::part(bytes, count, n);
-                        (segment.recv, segment.recv_bytes) = (to(begin), size);
-                    }
-                    segment
+                    let gives = !is_root && topology.locals()[local] == root;
+                    let takes = is_root && local != topology.index;
+                    let theirs = self.part_of(rails, local);
+                    Segment::of(mine.filter(|_| gives).map(part), theirs.filter(|_| takes).map(part))
                 };
                 steps.push(self.local(segment, None, data_type, Some(Self::part(bytes, count, 0).1), true));
             }

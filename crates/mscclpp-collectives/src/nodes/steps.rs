@@ -24,6 +24,26 @@ pub(crate) struct Across {
     pub(crate) recv_bytes: u64,
 }
 
+impl Across {
+    /// A transfer that only sends.
+    pub(super) fn to(peer: usize, send: DevicePtr, bytes: u64) -> Self {
+        Self { peer, send, recv: DevicePtr::NULL, send_bytes: bytes, recv_bytes: 0 }
+    }
+
+    /// A transfer that only takes.
+    pub(super) fn from(peer: usize, recv: DevicePtr, bytes: u64) -> Self {
+        Self { peer, send: DevicePtr::NULL, recv, send_bytes: 0, recv_bytes: bytes }
+    }
+
+    /// Takes data from a rank in the same transfer that sends to it, if there is one.
+    pub(super) fn take(moves: &mut Vec<Self>, peer: usize, recv: DevicePtr, bytes: u64) {
+        match moves.iter_mut().find(|it| it.peer == peer) {
+            Some(it) => (it.recv, it.recv_bytes) = (recv, bytes),
+            None => moves.push(Self::from(peer, recv, bytes)),
+        }
+    }
+}
+
 /// The place that the numbers of a node come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Origin {

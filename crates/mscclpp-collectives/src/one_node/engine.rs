@@ -9,7 +9,7 @@ use std::{
 };
 
 use mscclpp::{
-    Kernel, KernelArgs, MemoryChannel, Platform, RegisteredMemory, Semaphore,
+    Kernel, KernelArgs, LaunchConfig, MemoryChannel, Platform, RegisteredMemory, Semaphore,
     engine::{Group, Scratch},
     gpu::{Abort, KernelArgument, Owner, PinnedBuffer},
 };
@@ -264,11 +264,15 @@ impl Engine for OneNode {
         rank: &RankState,
         rows: &Rows,
         selection: Selection,
-        launch: (&Kernel, KernelArgs),
+        (kernel, args): (&Kernel, KernelArgs),
         call: &Call<'_>,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.launch_rows(rank, rows, selection, launch, call) }
+        let args = args.with_owner(self.owner.clone()).keeping_each(call.buffers.iter().copied());
+        let args = args.with(self.handle).with(self.rows_call(rank, rows, selection));
+        let config = LaunchConfig::linear(selection.blocks, selection.threads);
+        // SAFETY: the caller answers for the kernel, its other parameters and their memory.
+        unsafe { call.launch(kernel, config, &args)? };
+        Ok(())
     }
 
     #[cfg(all(test, feature = "cuda-ipc"))]

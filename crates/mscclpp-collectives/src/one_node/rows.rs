@@ -1,37 +1,17 @@
 //! How rows are summed up, and the parameters of their kernel.
 
-use mscclpp::{Kernel, KernelArgs, LaunchConfig};
-
 use crate::{
     Error, Protocol, Result,
     choice::{Possible, Query, Selection, Shape, blocks_with_room},
     handle::{CollectiveCall, CollectiveRows, MAX_RANKS, RowsProtocol, Segment, VECTORS},
     plan::rows_signature,
-    rank::{Call, RankState},
+    rank::RankState,
     rows::{Rows, VECTOR},
 };
 
 use super::engine::OneNode;
 
 impl OneNode {
-    /// # Safety
-    /// The same as of [`Collectives::all_reduce_rows`](crate::Collectives::all_reduce_rows).
-    pub(super) unsafe fn launch_rows(
-        &self,
-        rank: &RankState,
-        rows: &Rows,
-        selection: Selection,
-        (kernel, args): (&Kernel, KernelArgs),
-        call: &Call<'_>,
-    ) -> Result<()> {
-        let args = args.with_owner(self.owner.clone()).keeping_each(call.buffers.iter().copied());
-        let args = args.with(self.handle).with(self.rows_call(rank, rows, selection));
-        let config = LaunchConfig::linear(selection.blocks, selection.threads);
-        // SAFETY: the caller answers for the kernel, its other parameters and their memory.
-        unsafe { call.launch(kernel, config, &args)? };
-        Ok(())
-    }
-
     pub(super) fn selection_of_rows(&self, rank: &RankState, rows: &Rows) -> Result<Option<Selection>> {
         let ranks = rank.n_ranks();
         if rows.rows == 0 {
@@ -87,7 +67,7 @@ impl OneNode {
         Ok(Some(selection))
     }
 
-    fn rows_call(&self, rank: &RankState, rows: &Rows, selection: Selection) -> CollectiveRows {
+    pub(super) fn rows_call(&self, rank: &RankState, rows: &Rows, selection: Selection) -> CollectiveRows {
         let (outputs, result_bytes) = rows.outputs();
         let ranks = rank.n_ranks() as u64;
         CollectiveRows {

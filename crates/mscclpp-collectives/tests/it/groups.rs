@@ -3,11 +3,11 @@
 
 use std::{thread::sleep, time::Duration};
 
-use mscclpp::{DeviceBuffer, ErrorKind, Platform, gpu::Graph};
+use mscclpp::{DeviceBuffer, ErrorKind, gpu::Graph};
 use mscclpp_collectives::{DataType, Kind, Protocol, ReduceOp, Request, Selection};
 use mscclpp_test_support::Random;
 
-use crate::support::{Counted, Told, builder, platform, ranks};
+use crate::support::{Counted, Told, builder, ranks, rounds};
 
 /// The bytes of the memory that is given, and of that which is taken.
 const ROOM: u64 = 2 << 20;
@@ -259,11 +259,6 @@ fn groups(n: usize, rounds: u64) {
         comm.bootstrap().barrier().expect("all ranks");
         drop(registered);
     });
-}
-
-/// On simulated devices, which are slow, fewer.
-fn rounds(n: u64) -> u64 {
-    if platform() == Platform::Sim { n } else { 20 * n }
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use std::{thread::sleep, time::Duration};
 
-use mscclpp::{DeviceBuffer, Platform};
+use mscclpp::DeviceBuffer;
 use mscclpp_collectives::{DataType, Kind, ReduceOp, Request};
 use mscclpp_test_support::{LIMIT, Random};
 
-use crate::support::{builder, platform, ranks};
+use crate::support::{builder, ranks, rounds};
 
 /// The numbers of each collective.
 const COUNT: u64 = 100;
@@ -111,11 +111,6 @@ fn beside_each_other(n: usize, rounds: u64) {
         }
         comm.bootstrap().barrier().expect("all ranks");
     });
-}
-
-/// On simulated devices, which are slow, fewer.
-fn rounds(n: u64) -> u64 {
-    if platform() == Platform::Sim { n } else { 20 * n }
 }
 
 #[test]

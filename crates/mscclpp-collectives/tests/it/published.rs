@@ -1,42 +1,16 @@
 //! Memory that each rank publishes for itself, and memory that captured calls publish. It is published late, withdrawn while
 //! calls use it, freed and allocated again, and used in several graphs; and ranks leave that have published memory.
 
-use std::{
-    collections::VecDeque,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, thread, time::Duration};
 
 mod sums;
 
-use crate::support::{Told, builder, builder_with_lanes, ranks, ranks_alone, slice, zeros};
+use crate::support::{Told, builder, builder_with_lanes, ranks, ranks_alone, received, sent, slice, zeros};
 use mscclpp::{ErrorKind, Gpu, Platform, gpu::Graph};
 use mscclpp_collectives::{Collectives, DeviceSlice, Protocol, Published, Selection};
-use mscclpp_test_support::{LIMIT, Random};
+use mscclpp_test_support::{Random, until};
 
 const SIMPLE: Selection = Selection { protocol: Protocol::Simple, two_steps: false, blocks: 2, threads: 64 };
-
-/// Word `i` of what rank `from` sends to rank `to`.
-fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
-    ((i as u32) ^ (from as u32) << 20 ^ (to as u32) << 24).wrapping_add(round.wrapping_mul(0x9e37_79b9))
-}
-
-fn sent(from: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
-    (0..n).flat_map(|to| (0..part).map(move |i| word(from, to, i, round))).collect()
-}
-
-fn received(to: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
-    (0..n).flat_map(|from| (0..part).map(move |i| word(from, to, i, round))).collect()
-}
-
-/// Waits until the peers have mapped published memory.
-fn wait_until_ready(published: &Published) {
-    let begin = Instant::now();
-    while !published.is_ready() {
-        assert!(begin.elapsed() < LIMIT, "nobody maps it");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// Each rank publishes and withdraws receive memory at random, while several calls are under way at once.
 #[test]
@@ -78,7 +52,7 @@ fn publish_at_random(n: usize, rounds: u32) {
                 1 => {
                     let made = collectives.publish(memory.buffer()).expect("it is of this device");
                     if own.of(0..=1) == 0 {
-                        wait_until_ready(&made);
+                        until("nobody maps it", || made.is_ready());
                     }
                     published.push_back(made);
                 }
@@ -142,7 +116,7 @@ fn a_root_is_ahead_of_those_that_take_directly() {
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let memory = zeros::<u32>(gpu, 100 * LEN);
         let published = collectives.publish(memory.buffer()).expect("it is of this device");
-        wait_until_ready(&published);
+        until("nobody maps it", || published.is_ready());
         let parts: Vec<_> = (0..100).map(|i| memory.slice(i * LEN..(i + 1) * LEN).unwrap()).collect();
         for round in 0..4u32 {
             let numbers = |i: usize| sent(0, 1, LEN, round * 100 + i as u32);
@@ -246,7 +220,7 @@ fn memory_is_freed_and_allocated_again() {
             let published = unsafe { collectives.publish_memory(recv.ptr(), 8 * part as u64) };
             let published = published.expect("memory of this device");
             if random.of(0..=1) == 0 {
-                wait_until_ready(&published);
+                until("nobody maps it", || published.is_ready());
             }
             let captured = Captured::new(&collectives, gpu, &recv, 0, part);
             for again in 0..random.of(0..=2) as u32 {
@@ -295,7 +269,9 @@ fn a_thousand_captures_leave_nothing_behind() {
             if round + 1 == CAPTURES / 5 || round + 1 == CAPTURES {
                 // The publisher works in order. So when this memory is ready, it has withdrawn all that was dropped before.
                 let last = zeros::<u32>(gpu, 1024);
-                wait_until_ready(&collectives.publish(last.buffer()).expect("it is of this device"));
+                let made = collectives.publish(last.buffer()).expect("it is of this device");
+                until("nobody maps it", || made.is_ready());
+                drop(made);
                 comm.bootstrap().barrier().unwrap();
                 let now = [gpu.memory_info().unwrap().free as usize / 4096, descriptors(), maps()];
                 let before = before.get_or_insert(now);
@@ -320,7 +296,7 @@ fn a_rank_that_goes_takes_nobody_with_it() {
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let (send, recv) = (zeros::<u32>(gpu, 3 * 4000), zeros::<u32>(gpu, 3 * 4000));
         let published = collectives.publish(recv.buffer()).expect("it is of this device");
-        wait_until_ready(&published);
+        until("nobody maps it", || published.is_ready());
         collectives.all_to_all(&send, &recv, &stream).unwrap();
         collectives.synchronize(&stream).unwrap();
         if rank == 2 {
@@ -345,7 +321,7 @@ fn an_abort_under_calls_into_published_memory() {
         let stream = gpu.stream().expect("a stream");
         let numbers = zeros::<f64>(gpu, 20_000);
         let published = collectives.publish(numbers.buffer()).expect("it is of this device");
-        wait_until_ready(&published);
+        until("nobody maps it", || published.is_ready());
         if collectives.rank() == 0 {
             collectives.all_gather(&numbers.slice(0..10_000).unwrap(), &numbers, &stream).unwrap();
             collectives.abort("enough");

@@ -2,28 +2,13 @@
 
 use std::{thread, time::Duration};
 
-use crate::support::{Told, builder, ranks, slice, zeros};
+use crate::support::{Told, builder, ranks, received, sent, slice, zeros};
 use mscclpp::{ErrorKind, Gpu};
 use mscclpp_collectives::{Collectives, DeviceSlice, Kind, Protocol, Request, Selection};
 use mscclpp_test_support::Random;
 
 const DIRECT: Selection = Selection { protocol: Protocol::Direct, two_steps: false, blocks: 2, threads: 64 };
 const BULK: Selection = Selection { protocol: Protocol::Bulk, threads: 128, ..DIRECT };
-
-/// A word of rank `from` for rank `to`.
-fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
-    (i as u32) ^ (from as u32) << 20 ^ (to as u32) << 24 ^ round << 28
-}
-
-/// The numbers that `from` sends to each of `n` ranks.
-fn sent(from: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
-    (0..n).flat_map(|to| (0..part).map(move |i| word(from, to, i, round))).collect()
-}
-
-/// The numbers that come to `to`.
-fn received(to: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
-    (0..n).flat_map(|from| (0..part).map(move |i| word(from, to, i, round))).collect()
-}
 
 /// Many more chunks than a ring has places, on ranks of which some have registered what they give, and others not.
 #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use crate::support::{Told, builder, ranks};
+use crate::support::{Told, builder, ranks, reference::nearest};
 use half::{bf16, f16};
 use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
 use mscclpp_collectives::{DeviceSlice, Element, F8E4m3, Protocol, Rows, Selection};
@@ -146,27 +146,6 @@ fn expected<T: Number>(case: &Case, given: &[Vec<T>], residual: &[T], weight: &[
     Expected { residual, normalised, units }
 }
 
-/// The number of fp8 (e4m3) nearest to `value`, of two as near the even one.
-fn fp8(value: f32, all: &[f32]) -> F8E4m3 {
-    if value.is_nan() {
-        return F8E4m3(0x7f);
-    }
-    let above = all.partition_point(|number| *number < value.abs()).min(all.len() - 1);
-    let below = above.saturating_sub(1);
-    let (up, down) = (all[above] - value.abs(), value.abs() - all[below]);
-    let magnitude = if up < down || up == down && above % 2 == 0 { above } else { below };
-    F8E4m3(magnitude as u8 | if value.is_sign_negative() { 0x80 } else { 0 })
-}
-
-/// Its positive numbers, whose bits count up from 0.
-fn numbers_of_fp8() -> Vec<f32> {
-    let number = |bits: i32| match (bits >> 3, bits & 7) {
-        (0, fraction) => fraction as f32 / 8.0 * 2f32.powi(-6),
-        (exponent, fraction) => (1.0 + fraction as f32 / 8.0) * 2f32.powi(exponent - 7),
-    };
-    (0..127).map(number).collect()
-}
-
 /// The memory that all cases use, one after the other: on GPUs, to allocate it anew takes longer than all else.
 struct Memory([DeviceBuffer; 7]);
 
@@ -235,7 +214,6 @@ fn check<T: Number>(n_ranks: usize, cases: usize) {
         let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let rank = collectives.rank();
-        let of_fp8 = numbers_of_fp8();
         let memory = Memory::new(gpu);
         let mut random = Random::with_seed(seed);
         for n in 0..cases {
@@ -302,7 +280,7 @@ fn check<T: Number>(n_ranks: usize, cases: usize) {
                     Form::Fp8 { unit } => unit,
                     Form::Fp8OfRows => expected.units[i / case.columns],
                 };
-                Some(fp8(expected.normalised[i] * (1.0 / unit), &of_fp8))
+                Some(F8E4m3(nearest(expected.normalised[i] * (1.0 / unit), 3)))
             };
             compare("quantised", &case, &quantised, case.columns, quantum, |a, b| a == b, F8E4m3(0x5a));
             let unit = |i: usize| (case.form == Form::Fp8OfRows).then(|| expected.units[i]);

@@ -2,21 +2,12 @@
 
 use std::{thread, time::Duration};
 
-use crate::support::{Told, builder, ranks, slice, zeros};
+use crate::support::{Told, builder, ranks, received, sent, slice, zeros};
 use mscclpp_collectives::{DeviceSlice, Kind, Protocol, Query, Request, Selection, Selector};
 use mscclpp_test_support::Random;
 
 const ENGINES: Selection =
     Selection { protocol: Protocol::CopyEngine, two_steps: false, blocks: 2, threads: 64 };
-
-/// A word of rank `from` for rank `to`.
-fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
-    (i as u32) ^ (from as u32) << 20 ^ (to as u32) << 24 ^ round << 28
-}
-
-fn part(from: usize, to: usize, len: usize, round: u32) -> impl Iterator<Item = u32> {
-    (0..len).map(move |i| word(from, to, i, round))
-}
 
 /// Eager calls and replays by turns, in and out of place, at any offset, on ranks that come late.
 #[test]
@@ -39,12 +30,12 @@ fn what_the_engines_bring_is_right() {
             let (kind, offset) = (random.of(0..=3), random.of(0..=8) as usize);
             let recv = memory.slice(offset..offset + 3 * PART).unwrap();
             memory.write(&[0; 3 * PART + 8]).unwrap();
-            let numbers: Vec<u32> = (0..3).flat_map(|to| part(rank, to, PART, round)).collect();
+            let numbers = sent(rank, 3, PART, round);
             send.write(&numbers).unwrap();
             let mine = &numbers[..PART];
             thread::sleep(Duration::from_micros(own.of(0..=2000)));
-            let all_to_all: Vec<u32> = (0..3).flat_map(|from| part(from, rank, PART, round)).collect();
-            let gathered: Vec<u32> = (0..3).flat_map(|from| part(from, 0, PART, round)).collect();
+            let all_to_all = received(rank, 3, PART, round);
+            let gathered = received(0, 3, PART, round);
             let (found, expected): (&DeviceSlice<u32>, _) = match kind {
                 0 => {
                     collectives.all_to_all(&send, &recv, &stream).unwrap();

@@ -6,7 +6,7 @@ use crate::support::{
     LIMIT, channel_pair,
     kernels::{Outcome, Side},
     platform, turn,
-    waiting::{KERNELS, NOT_SIGNALLED, Objects, alone},
+    waiting::{KERNELS, NOT_SIGNALLED, Objects, alone, started},
 };
 use mscclpp::{Error, ErrorKind, errors::CoreError, gpu::Abort, prelude::*};
 use mscclpp_test_support::{until, watched};
@@ -121,9 +121,7 @@ fn is_given_up<A: Abort + ?Sized>(kernel: &str, what: impl for<'a> Fn(&'a Object
 where
     Error: From<A::Error>,
 {
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (comm, objects, stream) = started();
     let number = KERNELS.iter().position(|name| *name == kernel).unwrap();
     objects.start(&stream, number, ONE, None).unwrap();
     let given_up = what(&objects, &comm);
@@ -161,9 +159,7 @@ fn whatever_kernels_wait_through_can_be_given_up() {
 #[test]
 fn giving_up_something_else_says_that_the_kernel_goes_on() {
     let _turn = turn();
-    let comm = alone();
-    let objects = Objects::new(&comm).unwrap();
-    let stream = objects.gpu.stream().unwrap();
+    let (_comm, objects, stream) = started();
     objects.start(&stream, 0, ONE, None).unwrap();
     let error = stream.synchronize_or_abort(SHORT, &objects.between_devices).unwrap_err();
     assert!(error.to_string().contains("whose kernels wait for rank 0, did not finish"), "{error}");

@@ -8,7 +8,7 @@ use crate::support::{
     connect_all,
     ends::{End, Memories, Promise, Seeds},
     on_each_pair, platform,
-    random::Random,
+    random::{self, Random},
     ranks, semaphore_pair, turn,
 };
 use mscclpp::{errors::CoreError, prelude::*};
@@ -89,10 +89,10 @@ fn check_copy(source: &End, target: &End, get: bool, bytes: u64, random: &mut Ra
     let alignment = [1, 4, 8, 16][random.of(0..=3) as usize];
     let mut offset = |len: u64| random.of(GUARD..=len - GUARD - bytes) / alignment * alignment;
     let (from, to) = (offset(source.memories.data.len()), offset(target.memories.data.len()));
-    let (data, poison) = (random.bytes(bytes), random.bytes(bytes + 2 * GUARD));
+    let (data, poison) = (random.bytes(bytes as usize), random.bytes((bytes + 2 * GUARD) as usize));
     source.memories.data.write(from, &data).unwrap();
     target.memories.data.write(to - GUARD, &poison).unwrap();
-    let shape = random.shape(false);
+    let shape = random::shape(random, false);
     // A caller that knows of no alignment promises nothing, which is the default.
     let promise = match alignment {
         1 => Promise::default(),

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use crate::support::{
     ends::{End, Kind, PacketRounds, Seeds},
     on_each_pair, platform,
-    random::Random,
+    random::{Random, shape},
 };
 use mscclpp::{errors::CoreError, gpu::Abort, prelude::*};
 use mscclpp_test_support::until;
@@ -52,11 +52,11 @@ impl Messages<'_> {
         let (from, to) = (at + from, at + to);
         let packets = bytes.div_ceil(payload) * size;
         let target = size * random.of(0..=(PACKETS - packets) / size);
-        let (data, poison) = (random.bytes(bytes), random.bytes(bytes + 2 * GUARD));
+        let (data, poison) = (random.bytes(bytes as usize), random.bytes((bytes + 2 * GUARD) as usize));
         self.here.memories.data.write(from, &data).unwrap();
         self.there.memories.data.write(to - GUARD, &poison).unwrap();
         self.flag += 1;
-        let [there, here] = [random.shape(kind == Kind::LL128), random.shape(kind == Kind::LL128)];
+        let [there, here] = [(); 2].map(|()| shape(random, kind == Kind::LL128));
         self.there.start_unpack(kind, [target, to], bytes, self.flag, -1, there);
         self.here.start_put_packets(kind, [target, from], bytes, self.flag, here);
         assert_eq!((self.here.failed(), self.there.failed()), (0, 0));

@@ -395,7 +395,7 @@ fn a_port_channel_puts_from_memory_for_local_use() {
         on_each_pair(|context, devices| {
             let mut ends = PortEnd::pair(context, devices, 1, [LEN; 2], direct_put_max);
             let [here, there] = &mut ends;
-            let data = Random::new().bytes(LEN);
+            let data = Random::new().bytes(LEN as usize);
             here.source.write(0, &data).unwrap();
             let local = context.register_buffer(&here.source, TransportFlags::NONE).unwrap();
             let src = here.service.add_memory(&local).unwrap();

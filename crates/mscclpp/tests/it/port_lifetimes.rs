@@ -20,7 +20,7 @@ fn services_start_and_stop_a_hundred_times() {
         let [here, there] = PortEnd::pair(context, devices, 1, [LEN; 2], 0);
         let mut random = Random::new();
         for round in 0..100 {
-            let data = random.bytes(LEN);
+            let data = random.bytes(LEN as usize);
             here.source.write(0, &data).unwrap();
             watched(LIMIT, "a stop", || here.service.stop_proxy()).unwrap();
             assert!(!here.service.is_running());
@@ -47,7 +47,7 @@ fn a_stop_completes_what_is_under_way() {
         let [here, there] = PortEnd::pair(context, devices, 1, [len; 2], 0);
         let mut random = Random::new();
         for call in [Call::Put, Call::PutWithSignal, Call::Put] {
-            let data = random.bytes(len);
+            let data = random.bytes(len as usize);
             here.source.write(0, &data).unwrap();
             (0..PUTS).for_each(|_| here.start_call(call, 0, len, -1));
             assert!(here.outcome(), "they are pushed");
@@ -149,7 +149,7 @@ fn parts_can_be_dropped_in_any_order() {
     const PUTS: usize = 8;
     let len = if on_gpus() { 4 << 20 } else { 256 << 10 };
     on_each_pair(|context, devices| {
-        let data = Random::new().bytes(len);
+        let data = Random::new().bytes(len as usize);
         for (turn, backwards) in (0..5).flat_map(|turn| [(turn, false), (turn, true)]) {
             let [here, there] = PortEnd::pair(context, devices, 1, [len; 2], 0);
             // These calls make the service that stops later use its connection, too.

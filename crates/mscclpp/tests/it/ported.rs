@@ -218,7 +218,7 @@ fn memory_channels_put_and_get_by_bulk_copies() {
             // Most offsets are such that bulk copies can be used.
             let target = if size % 5 == 1 { target } else { target / 16 * 16 + origin % 16 };
             let back = if size % 7 == 1 { back } else { back / 16 * 16 + target % 16 };
-            let data = random.bytes(size);
+            let data = random.bytes(size as usize);
             mine.fill(0, mine.len(), 0x11).unwrap();
             theirs.fill(0, theirs.len(), 0x22).unwrap();
             mine.write(origin, &data).unwrap();
@@ -246,7 +246,7 @@ fn port_channels_put_in_every_form() {
         let mut random = Random::new();
         let buffers = gpus.each_ref().map(|gpu| {
             let [source, arrivals] = [gpu.allocate(BYTES).unwrap(), gpu.allocate(BYTES).unwrap()];
-            let data = random.bytes(BYTES);
+            let data = random.bytes(BYTES as usize);
             source.write(0, &data).unwrap();
             arrivals.fill(0, BYTES, 0x5a).unwrap();
             (source, arrivals, data)
@@ -276,30 +276,17 @@ fn port_channels_put_in_every_form() {
             assert_eq!(word(&kernels.said, 4), 15);
         }
         // The place in the source of the bytes of each put: (target, origin, bytes).
-        let small = [
-            (0, 64),
-            (128, 128),
-            (256, 192),
-            (320, 320),
-            (384, 448),
-            (512, 512),
-            (640, 576),
-            (704, 704),
-            (768, 832),
-            (896, 896),
-            (960, 1024),
-            (1088, 1088),
-            (1152, 1216),
-            (1280, 1280),
-            (1344, 1408),
-            (1472, 1472),
-            (1536, 1600),
-            (1664, 1664),
-            (1728, 1792),
-            (1856, 1920),
+        let targets = [
+            0, 128, 256, 320, 384, 512, 640, 704, 768, 896, 960, 1088, 1152, 1280, 1344, 1472, 1536, 1664,
+            1728, 1856,
+        ];
+        let origins = [
+            64, 128, 192, 320, 448, 512, 576, 704, 832, 896, 1024, 1088, 1216, 1280, 1408, 1472, 1600, 1664,
+            1792, 1920,
         ];
         let large = [(4096, 8192, 4096), (8203, 12299, 5000), (16384, 20480, 40000)];
-        let puts = small.map(|(target, origin)| (target, origin, 64)).into_iter().chain(large);
+        let small = targets.into_iter().zip(origins).map(|(target, origin)| (target, origin, 64));
+        let puts = small.chain(large);
         for i in 0..2 {
             let mut expected = vec![0x5a; BYTES as usize];
             for (target, origin, bytes) in puts.clone() {

@@ -25,6 +25,11 @@ pub(crate) fn run_if_child(run: impl FnOnce(&Role)) -> Option<ExitCode> {
     })
 }
 
+/// Keeps connections open until all ranks are here, so that no rank closes one that its peer still uses.
+pub(crate) fn together(comm: &Communicator) {
+    comm.bootstrap().barrier().expect("all ranks");
+}
+
 /// The job and the communicator that a child's role gives it.
 pub(crate) trait RoleExt {
     /// Forms the job.

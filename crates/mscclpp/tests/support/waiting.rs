@@ -20,6 +20,14 @@ pub(crate) fn alone() -> Communicator {
     Communicator::with_context(Arc::new(LocalBootstrap::group(1).remove(0)), Context::on(platform()))
 }
 
+/// Makes a job of one rank, its objects, and a stream for kernels that use them.
+pub(crate) fn started() -> (Communicator, Objects, Stream) {
+    let comm = alone();
+    let objects = Objects::new(&comm).expect("objects");
+    let stream = objects.gpu.stream().expect("a stream");
+    (comm, objects, stream)
+}
+
 /// All kinds of objects that kernels use.
 pub(crate) struct Objects {
     pub(crate) gpu: Gpu,

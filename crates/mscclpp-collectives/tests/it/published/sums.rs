@@ -6,9 +6,9 @@ use std::{collections::VecDeque, thread, time::Duration};
 use crate::support::{Told, builder, ranks, reference};
 use mscclpp::{DeviceBuffer, Gpu, Stream, gpu::Graph};
 use mscclpp_collectives::{Collectives, DataType, Kind, Published, ReduceOp, Request, Selection};
-use mscclpp_test_support::Random;
+use mscclpp_test_support::{Random, until};
 
-use super::{SIMPLE, wait_until_ready};
+use super::SIMPLE;
 
 const IN_TWO_STEPS: Selection = Selection { two_steps: true, ..SIMPLE };
 
@@ -146,7 +146,7 @@ fn publish_at_random(n: usize, rounds: u32) {
                 0 => published.push_back(collectives.publish(&sum.recv).expect("it is of this device")),
                 1 => {
                     let made = collectives.publish(&sum.recv).expect("it is of this device");
-                    wait_until_ready(&made);
+                    until("nobody maps it", || made.is_ready());
                     published.push_back(made);
                 }
                 2 => drop(published.pop_front()),

@@ -78,6 +78,16 @@ pub(crate) fn one_message(gpu: &Gpu, collectives: &Collectives, stream: &Stream)
     assert_eq!(word.read().unwrap(), [[0, 1, 0][rank]]);
 }
 
+/// The device of a rank.
+pub(crate) fn device_of(rank: usize) -> usize {
+    rank % platform().device_count().expect("devices")
+}
+
+/// The number of rounds: on simulated devices, which are slow, only `n`.
+pub(crate) fn rounds(n: u64) -> u64 {
+    if platform() == Platform::Sim { n } else { 20 * n }
+}
+
 /// Takes the turn of a test on the devices.
 pub(crate) fn turn() -> Turn {
     Turn::take(platform() != Platform::Sim)
@@ -176,6 +186,22 @@ pub(crate) fn slice<T: Element>(gpu: &Gpu, numbers: &[T]) -> DeviceSlice<T> {
 
 pub(crate) fn zeros<T: Element>(gpu: &Gpu, len: usize) -> DeviceSlice<T> {
     slice(gpu, &vec![T::zeroed(); len])
+}
+
+/// The words that rank `from` sends to rank `to`.
+fn part(from: usize, to: usize, len: usize, round: u32) -> impl Iterator<Item = u32> {
+    let mixed = round.wrapping_mul(0x9e37_79b9);
+    (0..len as u32).map(move |i| (i ^ (from as u32) << 20 ^ (to as u32) << 24).wrapping_add(mixed))
+}
+
+/// The words that rank `from` sends to each of `n` ranks.
+pub(crate) fn sent(from: usize, n: usize, len: usize, round: u32) -> Vec<u32> {
+    (0..n).flat_map(|to| part(from, to, len, round)).collect()
+}
+
+/// The words that come to rank `to` from each of `n` ranks.
+pub(crate) fn received(to: usize, n: usize, len: usize, round: u32) -> Vec<u32> {
+    (0..n).flat_map(|from| part(from, to, len, round)).collect()
 }
 
 /// Rank 0 waits for calls that rank 1 does not make, until it aborts. What it had queued is not taken for its first call when

@@ -208,8 +208,8 @@ fn f8(bits: u8, fraction: u32) -> f64 {
     }
 }
 
-/// The nearest of all finite numbers of 8 bits, or of two that are as near, the even one.
-fn nearest(value: f32, fraction: u32) -> u8 {
+/// The nearest of all finite numbers of 8 bits with so many bits of fraction, or of two that are as near, the even one.
+pub(crate) fn nearest(value: f32, fraction: u32) -> u8 {
     if value.is_nan() {
         return 0x7f;
     }

@@ -269,6 +269,38 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_are_those_of_version_2() {
+        let head = *b"MSCI\x02";
+        let numbers = [[8, 0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0, 0], [7, 0, 0, 0, 0, 0, 0, 0x80]];
+        let [from, id, offset] = [8, 0x100, 0x8000_0000_0000_0007];
+        let link = [&head[..], &[1], &[5; 16], &numbers[0]].concat();
+        assert_eq!(Request::Link { token: [5; 16], from }.encode().to_vec(), link);
+        let fetch = [&head[..], &[2], &[6; 16], &numbers[1]].concat();
+        assert_eq!(Request::Fetch { token: [6; 16], id }.encode().to_vec(), fetch);
+        assert_eq!(fetch.len(), Request::LEN);
+        for (answer, status, kind, bytes) in [
+            (Err(Refusal::Malformed), 1, 0, [0; 64]),
+            (Err(Refusal::Version), 2, 0, [0; 64]),
+            (Err(Refusal::Unknown), 3, 0, [0; 64]),
+            (Err(Refusal::User), 4, 0, [0; 64]),
+            (Ok(Handle::None), 0, 0, [0; 64]),
+            (Ok(Handle::FileDescriptor), 0, 1, [0; 64]),
+            (Ok(Handle::Ipc([3; 64])), 0, 2, [3; 64]),
+            (Ok(Handle::Fabric([4; 64])), 0, 3, [4; 64]),
+        ] {
+            let expected = [&head[..], &[status, kind], &bytes].concat();
+            assert_eq!(Reply::encode(answer.map(|handle| Reply { handle })).to_vec(), expected);
+            assert_eq!(expected.len(), Reply::LEN);
+        }
+        let endpoint = EndpointBlob { token: [1; 16], name: from, address: "mscclpp-0".to_owned() };
+        assert_eq!(endpoint.encode(), [&[2][..], &[1; 16], &numbers[0], b"mscclpp-0"].concat());
+        let address = "mscclpp-1".to_owned();
+        let region = RegionBlob { token: [2; 16], allocation: from, allocation_size: id, offset, address };
+        let expected = [&[2][..], &[2; 16], numbers.as_flattened(), b"mscclpp-1"].concat();
+        assert_eq!(region.encode(), expected);
+    }
+
+    #[test]
     fn what_is_cut_short_or_changed_is_refused_in_words() {
         let request = Request::Fetch { token: [9; 16], id: 1 }.encode();
         for len in 0..request.len() {

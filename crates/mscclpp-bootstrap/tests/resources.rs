@@ -5,14 +5,12 @@ mod ranks;
 use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::Bootstrap;
+use mscclpp_test_support::held;
 use ranks::{PATIENCE, on_threads, tcp_job};
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").unwrap().count()
+fn descriptors_and_threads() -> (usize, usize) {
+    let [descriptors, threads, _] = held();
+    (descriptors, threads)
 }
 
 /// Returns the numbers of descriptors and threads, once they are at most these: a thread that was joined is listed a
@@ -20,7 +18,7 @@ fn threads() -> usize {
 fn settled(most: (usize, usize)) -> (usize, usize) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let now = (descriptors(), threads());
+        let now = descriptors_and_threads();
         if (now.0 <= most.0 && now.1 <= most.1) || Instant::now() > deadline {
             return now;
         }
@@ -40,7 +38,7 @@ fn round() {
 
 #[test]
 fn descriptors_and_threads_stay_flat() {
-    let at_first = (descriptors(), threads());
+    let at_first = descriptors_and_threads();
     for _ in 0..10 {
         round();
     }

@@ -1,6 +1,6 @@
 //! The parsers of bytes from outside, for fuzz targets. Not part of the API.
 
-use crate::message::{EndpointBlob, RegionBlob, Reply, Request};
+use crate::message::{EndpointBlob, Handle, RegionBlob, Request};
 
 /// Lengths that a region may claim to have.
 const LENGTHS: [u64; 5] = [0, 1, 60, 1 << 40, u64::MAX];
@@ -10,7 +10,7 @@ const LENGTHS: [u64; 5] = [0, 1, 60, 1 << 40, u64::MAX];
 /// # Panics
 /// Panics if a parser accepted bytes and its result, encoded again, differs from them.
 pub fn parse_everything(bytes: &[u8]) -> usize {
-    let mut good = usize::from(Request::decode(bytes).is_ok()) + usize::from(Reply::decode(bytes).is_ok());
+    let mut good = usize::from(Request::decode(bytes).is_ok()) + usize::from(Handle::decode(bytes).is_ok());
     if let Ok(endpoint) = EndpointBlob::decode(bytes) {
         assert_eq!(endpoint.encode(), bytes);
         good += 1;
@@ -30,7 +30,7 @@ mod tests {
     use mscclpp_test_support::Random;
 
     use super::*;
-    use crate::message::{Handle, Refusal};
+    use crate::message::Refusal;
 
     /// Returns one of each message that this crate sends.
     fn sent() -> Vec<Vec<u8>> {
@@ -38,13 +38,13 @@ mod tests {
         let (token, allocation_size) = ([0x5a; 16], 1 << 21);
         let handles = [Handle::None, Handle::FileDescriptor, Handle::Ipc([3; 64]), Handle::Fabric([4; 64])];
         let mut sent = vec![
-            Request::Link { token, from: 7 }.encode().to_vec(),
-            Request::Fetch { token, id: 77 }.encode().to_vec(),
-            Reply::encode(Err(Refusal::Unknown)).to_vec(),
+            Request::Link { token, from: 7 }.encode(),
+            Request::Fetch { token, id: 77 }.encode(),
+            Handle::encode(Err(Refusal::Unknown)),
             EndpointBlob { token, name: 7, address: address.clone() }.encode(),
             RegionBlob { token, allocation: u64::MAX - 77, allocation_size, offset: 4096, address }.encode(),
         ];
-        sent.extend(handles.map(|handle| Reply::encode(Ok(Reply { handle })).to_vec()));
+        sent.extend(handles.map(|handle| Handle::encode(Ok(handle))));
         sent
     }
 
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_is_sent_is_taken_and_nothing_that_is_cut_or_of_another_version() {
         for bytes in sent() {
-            let refusal = bytes == Reply::encode(Err(Refusal::Unknown));
+            let refusal = bytes == Handle::encode(Err(Refusal::Unknown));
             assert_eq!(parse_everything(&bytes) == 0, refusal, "{bytes:?}");
             let version = if bytes.starts_with(b"MSCI") { 4 } else { 0 };
             for other in (0..=255).filter(|other| *other != bytes[version]) {

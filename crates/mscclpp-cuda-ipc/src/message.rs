@@ -2,7 +2,10 @@
 //!
 //! Every message has a fixed layout, shown at each type, and is parsed from slices with bounds.
 
-use mscclpp_net::wire::{Malformed, Reader, Wire};
+use mscclpp_net::{
+    wire::{Reader, Wire},
+    wire_enum,
+};
 
 use crate::error::{Error, Result};
 
@@ -32,21 +35,13 @@ pub(crate) enum Request {
     Fetch { token: Token, id: u64 },
 }
 
+wire_enum!(Request or "it is of no known kind" { 1 => Link { token, from }, 2 => Fetch { token, id } });
+
 impl Request {
     pub(crate) const LEN: usize = 30;
 
-    pub(crate) fn encode(self) -> [u8; Self::LEN] {
-        let (kind, token, id) = match self {
-            Self::Link { token, from } => (1, token, from),
-            Self::Fetch { token, id } => (2, token, id),
-        };
-        let mut out = [0; Self::LEN];
-        out[..4].copy_from_slice(&MAGIC);
-        out[4] = VERSION;
-        out[5] = kind;
-        out[6..22].copy_from_slice(&token);
-        out[22..].copy_from_slice(&id.to_le_bytes());
-        out
+    pub(crate) fn encode(self) -> Vec<u8> {
+        [&MAGIC[..], &[VERSION], &self.to_bytes()].concat()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refusal> {
@@ -57,15 +52,7 @@ impl Request {
         if reader.take() != Ok(VERSION) {
             return Err(Refusal::Version);
         }
-        let fields = || {
-            let (kind, token, id) = Wire::parse(reader.rest())?;
-            match kind {
-                1_u8 => Ok(Self::Link { token, from: id }),
-                2 => Ok(Self::Fetch { token, id }),
-                _ => Err(Malformed("it is of no known kind")),
-            }
-        };
-        fields().map_err(|_| Refusal::Malformed)
+        Self::parse(reader.rest()).map_err(|_| Refusal::Malformed)
     }
 }
 
@@ -90,18 +77,12 @@ impl Refusal {
     }
 }
 
-/// The answer to a request.
+/// The answer to a request: the handle of an allocation, or the part of it that is bytes.
 ///
 /// ```text
 /// magic 4 | version 1 | status 1 (0 yes, else a refusal) | handle kind 1 | handle 64
 /// ```
 /// A file descriptor travels beside it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reply {
-    pub(crate) handle: Handle,
-}
-
-/// The handle of an allocation, or the part of it that is bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handle {
     None,
@@ -110,27 +91,18 @@ pub(crate) enum Handle {
     Fabric([u8; 64]),
 }
 
-impl Reply {
+impl Handle {
     pub(crate) const LEN: usize = 71;
 
-    pub(crate) fn encode(answer: std::result::Result<Self, Refusal>) -> [u8; Self::LEN] {
-        let mut out = [0; Self::LEN];
-        out[..4].copy_from_slice(&MAGIC);
-        out[4] = VERSION;
-        match answer {
-            Err(refusal) => out[5] = refusal as u8,
-            Ok(Self { handle }) => {
-                let (kind, bytes) = match handle {
-                    Handle::None => (0, [0; 64]),
-                    Handle::FileDescriptor => (1, [0; 64]),
-                    Handle::Ipc(bytes) => (2, bytes),
-                    Handle::Fabric(bytes) => (3, bytes),
-                };
-                out[6] = kind;
-                out[7..].copy_from_slice(&bytes);
-            }
-        }
-        out
+    pub(crate) fn encode(answer: std::result::Result<Self, Refusal>) -> Vec<u8> {
+        let (status, kind, bytes) = match answer {
+            Err(refusal) => (refusal as u8, 0_u8, [0; 64]),
+            Ok(Self::None) => (0, 0, [0; 64]),
+            Ok(Self::FileDescriptor) => (0, 1, [0; 64]),
+            Ok(Self::Ipc(bytes)) => (0, 2, bytes),
+            Ok(Self::Fabric(bytes)) => (0, 3, bytes),
+        };
+        (MAGIC, VERSION, status, kind, bytes).to_bytes()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -148,17 +120,13 @@ impl Reply {
         if status != 0 {
             return Err(Error::Refused { reason: Refusal::reason(status) });
         }
-        let Ok((kind, handle)) = Wire::parse(reader.rest()) else {
-            return Err(malformed);
-        };
-        let handle = match kind {
-            0_u8 => Handle::None,
-            1 => Handle::FileDescriptor,
-            2 => Handle::Ipc(handle),
-            3 => Handle::Fabric(handle),
-            _ => return Err(malformed),
-        };
-        Ok(Self { handle })
+        match Wire::parse(reader.rest()) {
+            Ok((0_u8, _)) => Ok(Self::None),
+            Ok((1, _)) => Ok(Self::FileDescriptor),
+            Ok((2, bytes)) => Ok(Self::Ipc(bytes)),
+            Ok((3, bytes)) => Ok(Self::Fabric(bytes)),
+            _ => Err(malformed),
+        }
     }
 }
 
@@ -176,7 +144,8 @@ pub(crate) struct EndpointBlob {
 
 impl EndpointBlob {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        [&[VERSION][..], &self.token, &self.name.to_le_bytes(), self.address.as_bytes()].concat()
+        let fields = (VERSION, self.token, self.name).to_bytes();
+        [&fields, self.address.as_bytes()].concat()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -201,13 +170,8 @@ pub(crate) struct RegionBlob {
 
 impl RegionBlob {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        out.extend(self.token);
-        for number in [self.allocation, self.allocation_size, self.offset] {
-            out.extend(number.to_le_bytes());
-        }
-        out.extend(self.address.as_bytes());
-        out
+        let fields = (VERSION, self.token, self.allocation, self.allocation_size, self.offset).to_bytes();
+        [&fields, self.address.as_bytes()].concat()
     }
 
     /// Reads the part of a region and checks that `len` bytes of the region lie inside the allocation.
@@ -252,7 +216,7 @@ mod tests {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
         for handle in [Handle::None, Handle::FileDescriptor, Handle::Ipc([3; 64]), Handle::Fabric([4; 64])] {
-            assert_eq!(Reply::decode(&Reply::encode(Ok(Reply { handle }))).unwrap(), Reply { handle });
+            assert_eq!(Handle::decode(&Handle::encode(Ok(handle))).unwrap(), handle);
         }
         let endpoint = EndpointBlob { token: [1; 16], name: 9, address: "mscclpp-0".to_owned() };
         assert_eq!(EndpointBlob::decode(&endpoint.encode()).unwrap(), endpoint);
@@ -269,6 +233,38 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_are_those_of_version_2() {
+        let head = *b"MSCI\x02";
+        let numbers = [[8, 0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0, 0], [7, 0, 0, 0, 0, 0, 0, 0x80]];
+        let [from, id, offset] = [8, 0x100, 0x8000_0000_0000_0007];
+        let link = [&head[..], &[1], &[5; 16], &numbers[0]].concat();
+        assert_eq!(Request::Link { token: [5; 16], from }.encode(), link);
+        let fetch = [&head[..], &[2], &[6; 16], &numbers[1]].concat();
+        assert_eq!(Request::Fetch { token: [6; 16], id }.encode(), fetch);
+        assert_eq!(fetch.len(), Request::LEN);
+        for (answer, status, kind, bytes) in [
+            (Err(Refusal::Malformed), 1, 0, [0; 64]),
+            (Err(Refusal::Version), 2, 0, [0; 64]),
+            (Err(Refusal::Unknown), 3, 0, [0; 64]),
+            (Err(Refusal::User), 4, 0, [0; 64]),
+            (Ok(Handle::None), 0, 0, [0; 64]),
+            (Ok(Handle::FileDescriptor), 0, 1, [0; 64]),
+            (Ok(Handle::Ipc([3; 64])), 0, 2, [3; 64]),
+            (Ok(Handle::Fabric([4; 64])), 0, 3, [4; 64]),
+        ] {
+            let expected = [&head[..], &[status, kind], &bytes].concat();
+            assert_eq!(Handle::encode(answer), expected);
+            assert_eq!(expected.len(), Handle::LEN);
+        }
+        let endpoint = EndpointBlob { token: [1; 16], name: from, address: "mscclpp-0".to_owned() };
+        assert_eq!(endpoint.encode(), [&[2][..], &[1; 16], &numbers[0], b"mscclpp-0"].concat());
+        let address = "mscclpp-1".to_owned();
+        let region = RegionBlob { token: [2; 16], allocation: from, allocation_size: id, offset, address };
+        let expected = [&[2][..], &[2; 16], numbers.as_flattened(), b"mscclpp-1"].concat();
+        assert_eq!(region.encode(), expected);
+    }
+
+    #[test]
     fn what_is_cut_short_or_changed_is_refused_in_words() {
         let request = Request::Fetch { token: [9; 16], id: 1 }.encode();
         for len in 0..request.len() {
@@ -277,11 +273,11 @@ mod tests {
         let mut newer = request;
         newer[4] += 1;
         assert_eq!(Request::decode(&newer), Err(Refusal::Version));
-        let refused = Reply::decode(&Reply::encode(Err(Refusal::Unknown))).unwrap_err();
+        let refused = Handle::decode(&Handle::encode(Err(Refusal::Unknown))).unwrap_err();
         assert!(refused.to_string().contains("knows no such endpoint"));
-        let reply = Reply::encode(Ok(Reply { handle: Handle::None }));
+        let reply = Handle::encode(Ok(Handle::None));
         for len in 0..reply.len() {
-            assert!(Reply::decode(&reply[..len]).is_err());
+            assert!(Handle::decode(&reply[..len]).is_err());
         }
         let endpoint = EndpointBlob { token: [1; 16], name: 9, address: "mscclpp-0".to_owned() }.encode();
         for len in 0..26 {

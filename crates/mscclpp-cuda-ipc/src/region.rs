@@ -271,8 +271,8 @@ impl IpcRegion {
 /// Returns the handle of an allocation, from its owner.
 fn fetch(blob: &RegionBlob) -> mscclpp_core::Result<ExportHandle> {
     let request = Request::Fetch { token: blob.token, id: blob.allocation };
-    let (_, reply, descriptor) = socket::ask(&blob.address, request)?;
-    match (reply.handle, descriptor) {
+    let (_, handle, descriptor) = socket::ask(&blob.address, request)?;
+    match (handle, descriptor) {
         (Handle::FileDescriptor, Some(fd)) => Ok(ExportHandle::FileDescriptor(fd)),
         (Handle::Ipc(bytes), None) => Ok(ExportHandle::IpcHandle(bytes)),
         (Handle::Fabric(bytes), None) => Ok(ExportHandle::Fabric(bytes)),

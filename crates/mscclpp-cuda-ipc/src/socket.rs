@@ -23,7 +23,7 @@ use rustix::{
 
 use crate::{
     error::{Error, Result},
-    message::{Reply, Request},
+    message::{Handle, Request},
 };
 
 /// How long a peer's process may take to answer.
@@ -87,7 +87,7 @@ fn user_of_peer(socket: BorrowedFd<'_>) -> Option<u32> {
 /// Sends `request` to the process that listens at `address` and waits for its answer.
 ///
 /// Returns the open connection, the answer, and the descriptor that came with it.
-pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Option<OwnedFd>)> {
+pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Handle, Option<OwnedFd>)> {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let timed_out = || Error::Timeout { address: address.to_owned(), after: ANSWER_TIMEOUT };
     let gone = || Error::Gone { address: address.to_owned() };
@@ -113,11 +113,11 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
         Err(Errno::PIPE | Errno::CONNRESET) => return Err(gone()),
         Err(error) => Err(error).during("asking a peer over its Unix socket")?,
     }
-    let mut bytes = [0; Reply::LEN];
+    let mut bytes = [0; Handle::LEN];
     loop {
         match receive(&socket, &mut bytes) {
             Ok((0, _)) | Err(Errno::CONNRESET | Errno::PIPE) => return Err(gone()),
-            Ok((len, descriptor)) => return Ok((socket, Reply::decode(&bytes[..len])?, descriptor)),
+            Ok((len, descriptor)) => return Ok((socket, Handle::decode(&bytes[..len])?, descriptor)),
             Err(Errno::AGAIN | Errno::INTR) => {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {

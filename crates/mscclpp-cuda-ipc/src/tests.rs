@@ -35,7 +35,7 @@ fn a_request_with_the_wrong_token_is_refused() {
     let wrong = Request::Link { token: token.map(|b| !b), from: 7 };
     assert!(matches!(socket::ask(&address, wrong), Err(Error::Refused { .. })));
     assert!(matches!(socket::ask(&address, Request::Fetch { token, id: 1 }), Err(Error::Refused { .. })));
-    assert_eq!(socket::ask(&address, Request::Link { token, from: 7 }).unwrap().1.handle, Handle::None);
+    assert_eq!(socket::ask(&address, Request::Link { token, from: 7 }).unwrap().1, Handle::None);
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn a_dropped_registration_is_no_longer_served() {
     let gpu = context.gpu(0).unwrap();
     let memory = context.register_buffer(&gpu.allocate(4096).unwrap(), Transport::CUDA_IPC).unwrap();
     let RegionBlob { token, allocation: id, address, .. } = region_blob(&memory);
-    let (_, reply, descriptor) = socket::ask(&address, Request::Fetch { token, id }).unwrap();
-    assert_eq!(reply.handle, Handle::FileDescriptor);
+    let (_, handle, descriptor) = socket::ask(&address, Request::Fetch { token, id }).unwrap();
+    assert_eq!(handle, Handle::FileDescriptor);
     assert!(descriptor.is_some());
     // The endpoint keeps the service alive, so that only the registration is missing.
     let _endpoint =

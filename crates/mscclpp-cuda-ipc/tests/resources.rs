@@ -2,7 +2,7 @@
 //! because it counts them.
 
 use std::{
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -11,21 +11,9 @@ use mscclpp_core::{
 };
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::Platform;
+use mscclpp_test_support::held;
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Held {
-    threads: usize,
-    descriptors: usize,
-}
-
-impl Held {
-    fn now() -> Self {
-        let entries = |path| fs::read_dir(path).unwrap().count();
-        Self { threads: entries("/proc/self/task"), descriptors: entries("/proc/self/fd") }
-    }
-}
 
 /// Makes two services and everything that they serve, and also connections that fail.
 fn round() {
@@ -55,10 +43,10 @@ fn round() {
 }
 
 /// Waits until the counts are `before` again: a thread that has ended is listed a moment longer.
-fn settled(before: Held) -> Held {
+fn settled(before: [usize; 3]) -> [usize; 3] {
     let start = Instant::now();
     loop {
-        let now = Held::now();
+        let now = held();
         if now == before || start.elapsed() > LIMIT {
             return now;
         }
@@ -68,7 +56,7 @@ fn settled(before: Held) -> Held {
 
 #[test]
 fn threads_and_descriptors_end_with_what_needs_them() {
-    let before = Held::now();
+    let before = held();
     round();
     assert_eq!(settled(before), before, "after one round");
     for _ in 0..300 {

@@ -93,7 +93,7 @@ fn types(fields: &Group) -> Vec<TokenStream> {
         // Attributes, `pub` and a name with its colon come before the type.
         let mut is_named = fields.delimiter() == Delimiter::Brace;
         let mut angles = 0;
-        let mut field = Vec::new();
+        let mut field: Vec<TokenTree> = Vec::new();
         for token in tokens.by_ref() {
             match &token {
                 TokenTree::Punct(sign) => match sign.as_char() {
@@ -104,16 +104,17 @@ fn types(fields: &Group) -> Vec<TokenStream> {
                         continue;
                     }
                     '<' => angles += 1,
-                    '>' => angles -= 1,
+                    // That of an arrow closes nothing.
+                    '>' if field.last().is_none_or(|last| last.to_string() != "-") => angles -= 1,
                     _ => {}
                 },
-                TokenTree::Group(_) if field.last().is_some_and(is_prefix) => {
+                TokenTree::Group(group) if field.last().is_some_and(|last| is_prefix(last, group)) => {
                     field.pop();
                     continue;
                 }
                 _ => {}
             }
-            if field.last().is_some_and(|last: &TokenTree| last.to_string() == "pub") {
+            if field.last().is_some_and(|last| last.to_string() == "pub") {
                 field.pop();
             }
             field.push(token);
@@ -123,7 +124,12 @@ fn types(fields: &Group) -> Vec<TokenStream> {
     types
 }
 
-/// Whether the token begins an attribute or `pub(crate)`.
-fn is_prefix(token: &TokenTree) -> bool {
-    ["#", "pub"].contains(&&*token.to_string())
+/// Whether the token begins an attribute or `pub(crate)`, which ends with the group. `pub` may stand before an array, too.
+fn is_prefix(token: &TokenTree, group: &Group) -> bool {
+    let delimiter = match &*token.to_string() {
+        "#" => Delimiter::Bracket,
+        "pub" => Delimiter::Parenthesis,
+        _ => return false,
+    };
+    group.delimiter() == delimiter
 }

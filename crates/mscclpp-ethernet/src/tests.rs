@@ -18,7 +18,7 @@ use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error as CoreError, RegisteredMemory, Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
-use mscclpp_test_support::until;
+use mscclpp_test_support::{held, until};
 
 use mscclpp_net::{
     SystemError,
@@ -351,10 +351,6 @@ fn the_systems_answer_is_the_source_and_each_text_is_said_once() {
 
 #[test]
 fn threads_and_descriptors_end_with_what_needs_them() {
-    let count = || {
-        let entries = |path: &str| std::fs::read_dir(path).unwrap().count();
-        (entries("/proc/self/fd"), entries("/proc/self/task"))
-    };
     // Other tests of this binary run at the same time, so only the smallest count can be compared: connections that come
     // and go must not add up.
     let mut smallest = (usize::MAX, usize::MAX);
@@ -364,8 +360,8 @@ fn threads_and_descriptors_end_with_what_needs_them() {
         delivers(&ab, &a, &b);
         delivers(&ba, &b, &a);
         drop((a, b, ab, ba));
-        let now = count();
-        smallest = (smallest.0.min(now.0), smallest.1.min(now.1));
+        let [descriptors, threads, _] = held();
+        smallest = (smallest.0.min(descriptors), smallest.1.min(threads));
     }
     assert!(smallest.0 < 300 && smallest.1 < 150, "{smallest:?} descriptors and threads after 100 pairs");
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use mscclpp_gpu::{Kernel, LaunchConfig, Module, test_support::arguments_of};
+use mscclpp_gpu::{Kernel, KernelArgs, LaunchConfig, Module};
 use mscclpp_gpu_sys::hip::HipResult;
 use parking_lot::Mutex;
 
@@ -67,6 +67,21 @@ entry_points! {
         address.give(at.as_mut_ptr())?;
         bytes.give(size as usize)
     }
+}
+
+/// Returns the arguments of `kernel`, from an array of pointers: one for each parameter.
+///
+/// # Safety
+/// `values` points to a pointer for each parameter, and each of them to a value of the parameter's type without padding.
+unsafe fn arguments_of(kernel: &Kernel, values: *const *mut c_void) -> Option<KernelArgs> {
+    let mut args = KernelArgs::new();
+    for (i, parameter) in kernel.parameters()?.iter().enumerate() {
+        // SAFETY: one of as many pointers as there are parameters, to as many bytes as this one has.
+        args = args.with_bytes(unsafe {
+            std::slice::from_raw_parts((*values.add(i)).cast(), parameter.size as usize)
+        });
+    }
+    Some(args)
 }
 
 /// # Safety

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mscclpp_gpu_sys::{GRAPH_USER_OBJECT_MOVE, SimFn, USER_OBJECT_NO_DESTRUCTOR_SYNC, hip::HipResult};
+use mscclpp_gpu_sys::{GRAPH_USER_OBJECT_MOVE, HostFn, USER_OBJECT_NO_DESTRUCTOR_SYNC, hip::HipResult};
 
 use crate::{
     entry::{Out, entry_points, require},
@@ -16,7 +16,7 @@ use crate::{
 /// A user object. When its last reference is dropped, the program's destructor is called.
 pub(crate) struct UserObject {
     data: usize,
-    destroy: SimFn,
+    destroy: HostFn,
 }
 
 impl Drop for UserObject {
@@ -29,11 +29,11 @@ impl Drop for UserObject {
 }
 
 /// The objects to which the program has its one reference.
-static OBJECTS: Table<Arc<UserObject>> = Table::new(5);
+static OBJECTS: Table<Arc<UserObject>> = Table::new(8);
 
 entry_points! {
     fn hipUserObjectCreate(
-        object: Out<*mut c_void>, data: *mut c_void, destroy: SimFn, references: c_uint, flags: c_uint,
+        object: Out<*mut c_void>, data: *mut c_void, destroy: HostFn, references: c_uint, flags: c_uint,
     ) {
         require(destroy.is_some() && references == 1 && flags == USER_OBJECT_NO_DESTRUCTOR_SYNC)?;
         object.give(OBJECTS.add(Arc::new(UserObject { data: data as usize, destroy })))

@@ -47,7 +47,7 @@ pub trait Code: Copy + Eq + 'static {
 }
 
 /// A function that the driver calls when a graph no longer needs its user object.
-pub type SimFn = Option<unsafe extern "C" fn(*mut c_void)>;
+pub type HostFn = Option<unsafe extern "C" fn(*mut c_void)>;
 
 shared_entry_points! {
     /// The functions that all drivers have. Each is documented by the driver, under the name in its entry.
@@ -106,7 +106,7 @@ shared_entry_points! {
         graph_launch: fn(*mut D::GraphExec, *mut D::Stream);
         graph_destroy: fn(*mut D::Graph);
         graph_exec_destroy: fn(*mut D::GraphExec);
-        user_object_create: fn(*mut *mut D::UserObject, *mut c_void, SimFn, c_uint, c_uint);
+        user_object_create: fn(*mut *mut D::UserObject, *mut c_void, HostFn, c_uint, c_uint);
         user_object_release: fn(*mut D::UserObject, c_uint);
         graph_retain_user_object: fn(*mut D::Graph, *mut D::UserObject, c_uint, c_uint);
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::{Error, KernelWait, Result};
+use crate::{Error, KernelWait, Result, object::each_once};
 
 /// An object by which kernels wait, and whose waits the host can end: a semaphore, a channel, a proxy service, a
 /// communicator, or a list of these. It is given to
@@ -55,13 +55,7 @@ impl<A: Abort> Abort for [A] {
     }
 
     fn peers(&self) -> Vec<String> {
-        let mut all: Vec<String> = Vec::new();
-        for peer in self.iter().flat_map(Abort::peers) {
-            if !all.contains(&peer) {
-                all.push(peer);
-            }
-        }
-        all
+        each_once(self.iter().flat_map(Abort::peers))
     }
 
     fn waits(&self) -> Vec<KernelWait> {

@@ -16,9 +16,7 @@ pub(crate) trait PlatformBackend: Sync {
     /// Opens a device. `id` is less than [`PlatformBackend::device_count`].
     fn open(&self, id: usize) -> Result<Arc<dyn DeviceBackend>>;
     /// Returns the number of the device of the calling thread.
-    fn current_device(&self) -> Result<usize> {
-        Ok(0)
-    }
+    fn current_device(&self) -> Result<usize>;
     /// Returns the number of the device with that uuid, and opens none.
     fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>>;
     /// Returns the number of the device whose memory `ptr` points into.

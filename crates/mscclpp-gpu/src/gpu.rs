@@ -139,7 +139,7 @@ impl Gpu {
     /// The same as [`Gpu::export`].
     ///
     /// # Errors
-    /// [`Error::NotExportable`] if the device, its driver or the kind of memory does not support this, as on the Host
+    /// [`Error::NotExportable`] if the device, its driver or the kind of memory does not support this, as on the simulated
     /// platform; [`Error::Driver`].
     pub unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf> {
         // SAFETY: the caller promises live memory.

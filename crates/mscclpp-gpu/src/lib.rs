@@ -23,7 +23,6 @@
 //! | `cuda-12040` or `cuda-13000` | the CUDA platform, with the driver's symbols as of that version: at most one in a build |
 //! | `cuda` | the same, without a version; for libraries, whose programs choose it |
 //! | `hip` | the HIP platform |
-//! | `test-support` | functions for the tests of this repository, and for no program: they may change at any time |
 //!
 //! None is on by default. Without them devices are simulated.
 //!
@@ -76,9 +75,6 @@ mod ptx;
 mod retired;
 mod sim;
 mod stream;
-#[cfg(feature = "test-support")]
-#[doc(hidden)]
-pub mod test_support;
 pub mod testing;
 mod tokens;
 mod waits;

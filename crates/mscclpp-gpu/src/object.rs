@@ -69,13 +69,18 @@ impl<T: Send + Sync> KernelObject for Kept<T> {}
 
 /// Returns the peers of all objects, each once.
 pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
-    let mut peers = Vec::new();
-    for peer in owners.iter().flat_map(|owner| owner.peers()) {
-        if !peers.contains(&peer) {
-            peers.push(peer);
+    each_once(owners.iter().flat_map(|owner| owner.peers()))
+}
+
+/// Returns the names, each once, in their order.
+pub(crate) fn each_once(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut once = Vec::new();
+    for name in names {
+        if !once.contains(&name) {
+            once.push(name);
         }
     }
-    peers
+    once
 }
 
 /// Asks each object, so that every failure counts as reported. Returns the first error.

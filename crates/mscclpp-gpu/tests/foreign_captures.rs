@@ -50,19 +50,11 @@ fn main() -> ExitCode {
         opens_the_device();
         return ExitCode::SUCCESS;
     }
-    let mut trials = vec![
-        needs::cuda_devices(1, "adopted_threads_may_call_the_driver", adopted_threads_may_call_the_driver),
-        needs::cuda_devices(1, "what_cannot_be_done_says_when_it_can", what_cannot_be_done_says_when_it_can),
-        // This runs in a process in which the library has not been used yet.
-        needs::cuda_devices(1, "a_device_is_opened_for_the_first_time", || {
-            let output = output_within(3 * LIMIT, &mut as_child(&["open"]));
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }),
-        needs::cuda_devices(
-            1,
-            "a_graph_of_others_keeps_what_its_launches_need",
-            a_graph_of_others_keeps_what_its_launches_need,
-        ),
+    let mut trials = needs::cuda_trials![
+        1: adopted_threads_may_call_the_driver,
+        1: what_cannot_be_done_says_when_it_can,
+        1: a_device_is_opened_for_the_first_time,
+        1: a_graph_of_others_keeps_what_its_launches_need,
     ];
     for &(name, part, flags) in PARTS {
         trials.push(needs::cuda_devices(1, &format!("in_the_thread_that_captures::{name}"), move || {
@@ -268,6 +260,12 @@ fn adopted_threads_may_call_the_driver() {
             streams_and_events(gpu)
         })
     });
+}
+
+/// The device is opened in a process in which the library has not been used yet.
+fn a_device_is_opened_for_the_first_time() {
+    let output = output_within(3 * LIMIT, &mut as_child(&["open"]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Runs in a child: other code has made the context and captures, when this library is used for the first time.

@@ -12,22 +12,10 @@ use mscclpp_gpu_sys::cuda::{
 };
 
 fn main() -> ExitCode {
-    let trials = vec![
-        needs::cuda_devices(
-            1,
-            "plain_allocations_have_a_legacy_handle",
-            plain_allocations_have_a_legacy_handle,
-        ),
-        needs::cuda_devices(
-            2,
-            "access_to_plain_allocations_of_a_peer_can_be_repeated",
-            access_to_plain_allocations_of_a_peer_can_be_repeated,
-        ),
-        needs::cuda_devices(
-            1,
-            "a_range_over_several_allocations_is_refused_and_its_parts_are_exported",
-            a_range_over_several_allocations_is_refused_and_its_parts_are_exported,
-        ),
+    let trials = needs::cuda_trials![
+        1: plain_allocations_have_a_legacy_handle,
+        2: access_to_plain_allocations_of_a_peer_can_be_repeated,
+        1: a_range_over_several_allocations_is_refused_and_its_parts_are_exported,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -1,46 +1,22 @@
-//! Tests that need a GPU: the context that a thread had, values written by copies, and kernels that need much memory.
+//! Tests that need a GPU: the context that a thread had, kernels that need much memory, and what a driver refuses.
 
 mod needs;
 
 use std::{process::ExitCode, ptr, sync::atomic::Ordering, thread, time::Duration};
 
 use libtest_mimic::Arguments;
-use mscclpp_gpu::{DevicePtr, KernelArgs, KernelSource, LaunchConfig, Module, Platform, test_support};
+use mscclpp_gpu::{DevicePtr, Error, KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 use mscclpp_gpu_sys::cuda::{CUcontext, CuResult, Driver};
 
 fn main() -> ExitCode {
-    let trials = vec![
-        needs::cuda_devices(
-            1,
-            "a_thread_without_a_context_keeps_the_first_it_needed",
-            a_thread_without_a_context_keeps_the_first_it_needed,
-        ),
-        needs::cuda_devices(
-            2,
-            "the_current_context_of_the_thread_comes_back",
-            the_current_context_of_the_thread_comes_back,
-        ),
-        needs::cuda_devices(2, "a_device_fills_memory_of_another", a_device_fills_memory_of_another),
-        needs::cuda_devices(
-            1,
-            "values_written_by_copies_arrive_in_the_order_of_the_stream",
-            values_written_by_copies_arrive_in_the_order_of_the_stream,
-        ),
-        needs::cuda_devices(
-            1,
-            "a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel",
-            a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel,
-        ),
-        needs::cuda_devices(
-            1,
-            "a_kernel_with_much_local_memory_starts_while_another_waits_for_it",
-            a_kernel_with_much_local_memory_starts_while_another_waits_for_it,
-        ),
-        needs::cuda_devices(
-            1,
-            "a_launch_records_an_event_when_its_kernel_has_begun",
-            a_launch_records_an_event_when_its_kernel_has_begun,
-        ),
+    let trials = needs::cuda_trials![
+        1: a_thread_without_a_context_keeps_the_first_it_needed,
+        2: the_current_context_of_the_thread_comes_back,
+        2: a_device_fills_memory_of_another,
+        1: a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel,
+        1: a_kernel_with_much_local_memory_starts_while_another_waits_for_it,
+        1: a_launch_records_an_event_when_its_kernel_has_begun,
+        1: what_the_driver_refuses_is_an_error_that_names_it,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -101,19 +77,6 @@ fn a_device_fills_memory_of_another() {
     let mut bytes = [0; 4096];
     buffer.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 4096]);
-}
-
-fn values_written_by_copies_arrive_in_the_order_of_the_stream() {
-    let gpu = Platform::Cuda.gpu(0).unwrap();
-    let (word, stream) = (gpu.allocate(8).unwrap(), gpu.stream().unwrap());
-    for value in 1..=1000 {
-        // SAFETY: 8 bytes of memory that outlives the stream's work.
-        unsafe { test_support::write_u64_by_copy(&stream, word.ptr(), value).unwrap() };
-    }
-    stream.synchronize().unwrap();
-    let mut last = [0; 8];
-    word.read(0, &mut last).unwrap();
-    assert_eq!(u64::from_ne_bytes(last), 1000);
 }
 
 /// The kernel would have 64 KiB of static shared memory with the 24 KiB for bulk puts, which compute capability 9.0 has.
@@ -216,4 +179,27 @@ fn a_launch_records_an_event_when_its_kernel_has_begun() {
     assert!(!stream.query().unwrap(), "the second kernel runs");
     open(1);
     stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
+}
+
+fn what_the_driver_refuses_is_an_error_that_names_it() {
+    const PTX: &str = ".version 7.0\n.target sm_80\n.address_size 64\n\
+                       .visible .const .align 4 .b8 step[4];\n.visible .entry add_step() { ret; }\n";
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    let load = |ptx| Module::load(&gpu, &KernelSource::new("add_step.cu", "").with_ptx(&[(80, ptx)]));
+    let module = load(PTX).unwrap();
+    let available = |error| match error {
+        Error::NoSuchSymbol { available, .. } => available,
+        other => panic!("{other}"),
+    };
+    assert!(available(module.kernel("nothing").unwrap_err()).contains("add_step"));
+    assert!(available(module.symbol("nothing").unwrap_err()).contains("step"));
+    let broken = load(".version 7.0\n.target sm_80\n.nonsense\n");
+    assert!(matches!(broken, Err(Error::Compile { .. })), "{broken:?}");
+
+    let on_host = gpu.allocate_pinned(8).unwrap();
+    assert!(gpu.platform().owner_of(on_host.ptr()).unwrap().is_none(), "pinned memory has an owner");
+    // SAFETY: the range is live; that it cannot be exported is what is tried.
+    let export = unsafe { gpu.export(on_host.ptr(), 8) };
+    assert!(matches!(export, Err(Error::NotExportable { .. })), "{export:?}");
+    gpu.default_stream().unwrap().begin_capture().expect_err("a capture of the default stream");
 }

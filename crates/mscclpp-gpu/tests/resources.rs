@@ -9,6 +9,7 @@ use std::{
 };
 
 use mscclpp_gpu::{ExportHandle, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform};
+use mscclpp_test_support::held;
 
 const SOURCE: KernelSource<'_> = KernelSource::new(
     "nothing.cu",
@@ -19,34 +20,6 @@ const SOURCE: KernelSource<'_> = KernelSource::new(
 const GOING: Duration = Duration::from_secs(5);
 /// The number of measurements after which device memory counts as leaked.
 const MEASUREMENTS: usize = 8;
-
-/// The resources that a process can leak, apart from the memory of the device.
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    threads: usize,
-    descriptors: usize,
-    /// The mappings of device memory and modules of simulated devices.
-    shared_mappings: usize,
-}
-
-impl Held {
-    fn now() -> Self {
-        let entries = |path| fs::read_dir(path).unwrap().count();
-        let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        Self {
-            threads: entries("/proc/self/task"),
-            descriptors: entries("/proc/self/fd"),
-            shared_mappings: maps.lines().filter(|line| line.contains("memfd:mscclpp-")).count(),
-        }
-    }
-
-    /// Whether nothing is more than in `before`. Less is no leak: something may have been about to end at that time.
-    fn at_most(self, before: Self) -> bool {
-        self.threads <= before.threads
-            && self.descriptors <= before.descriptors
-            && self.shared_mappings <= before.shared_mappings
-    }
-}
 
 fn mappings() -> usize {
     fs::read_to_string("/proc/self/maps").unwrap().lines().count()
@@ -97,11 +70,12 @@ fn taken(gpu: &Gpu) -> u64 {
 
 /// Waits until the process holds no more than `before`: a thread that has ended is listed a moment longer, and streams
 /// dropped at work end by themselves.
-fn assert_given_back(before: Held) {
+fn assert_given_back(before: [usize; 3]) {
     let start = Instant::now();
     loop {
-        let now = Held::now();
-        if now.at_most(before) {
+        let now = held();
+        // Less is no leak: something may have been about to end at that time.
+        if now.iter().zip(before).all(|(now, before)| *now <= before) {
             return;
         }
         assert!(start.elapsed() < Duration::from_secs(60), "{before:?} has become {now:?}");
@@ -112,7 +86,7 @@ fn assert_given_back(before: Held) {
 #[test]
 fn a_thousand_rounds_leave_nothing_behind() {
     let gpu = device::gpu();
-    let before = Held::now();
+    let before = held();
     for number in 0..10 {
         round(&gpu, number);
     }
@@ -121,7 +95,7 @@ fn a_thousand_rounds_leave_nothing_behind() {
         before
     } else {
         // A driver starts threads and opens descriptors of its own when first used.
-        Held::now()
+        held()
     };
     let mapped = mappings();
     // A leak takes memory in each measurement.

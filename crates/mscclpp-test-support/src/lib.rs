@@ -8,6 +8,7 @@
 
 pub mod child;
 mod fork;
+mod held;
 mod hex;
 pub mod job;
 pub mod layout;
@@ -27,6 +28,7 @@ mod wait;
 pub use self::{
     child::Child,
     fork::in_fork,
+    held::held,
     hex::{hex, unhex},
     lines::Lines,
     needs::trial_that_needs,

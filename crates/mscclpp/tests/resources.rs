@@ -16,7 +16,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::prelude::*;
-use mscclpp_test_support::{until, within};
+use mscclpp_test_support::{held, until, within};
 use support::{
     LIMIT,
     children::{Children, Role, RoleExt, run_if_child, say},
@@ -57,37 +57,17 @@ fn flat(role: &str, n: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Held {
-    descriptors: usize,
-    threads: usize,
-    shared_mappings: usize,
-}
-
-impl Held {
-    fn now() -> Self {
-        let entries = |path| fs::read_dir(path).expect("procfs").count();
-        Self {
-            descriptors: entries("/proc/self/fd"),
-            threads: entries("/proc/self/task"),
-            shared_mappings: maps().lines().filter(|line| line.contains("memfd:mscclpp")).count(),
+/// Returns the resources once nothing has changed for a while: a thread that has ended may be listed a moment longer.
+fn settled() -> [usize; 3] {
+    let mut last = (held(), Instant::now());
+    until("a process in which nothing comes or goes", || {
+        let now = held();
+        if now != last.0 {
+            last = (now, Instant::now());
         }
-    }
-}
-
-impl Held {
-    /// Returns the resources once nothing has changed for a while: a thread that has ended may be listed a moment longer.
-    fn settled() -> Self {
-        let mut last = (Self::now(), Instant::now());
-        until("a process in which nothing comes or goes", || {
-            let now = Self::now();
-            if now != last.0 {
-                last = (now, Instant::now());
-            }
-            last.1.elapsed() > Duration::from_millis(300)
-        });
-        last.0
-    }
+        last.1.elapsed() > Duration::from_millis(300)
+    });
+    last.0
 }
 
 fn maps() -> String {
@@ -107,7 +87,7 @@ fn child(role: &Role) {
     };
     (0..WARM_UP).for_each(|_| round());
     bootstrap.barrier().expect("all ranks");
-    let (before, mappings_before) = (Held::settled(), maps().lines().count());
+    let (before, mappings_before) = (settled(), maps().lines().count());
     bootstrap.barrier().expect("all ranks");
 
     let started = Instant::now();
@@ -120,8 +100,8 @@ fn child(role: &Role) {
     assert_eq!(taken.last(), Some(&0), "bytes of device memory that each {ROUNDS} rounds took: {taken:?}");
 
     bootstrap.barrier().expect("all ranks");
-    within(GOING, || Held::now() == before);
-    let after = Held::now();
+    within(GOING, || held() == before);
+    let after = held();
     let mappings_after = maps().lines().count();
     bootstrap.barrier().expect("all ranks");
     assert_eq!(before, after, "before and after the rounds");

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::{
     error::Error,
-    message::{Handle, Name, Refusal, Reply, Request, Token},
+    message::{Handle, Name, Refusal, Request, Token},
     socket,
 };
 
@@ -181,7 +181,7 @@ impl Service {
     fn answer(&self, socket: &OwnedFd, request: &[u8]) -> Option<(Token, Name)> {
         let refuse = |refusal| {
             tracing::debug!(target: "mscclpp::conn", ?refusal, "refused a request");
-            socket::answer(socket, &Reply::encode(Err(refusal)), None);
+            socket::answer(socket, &Handle::encode(Err(refusal)), None);
             None
         };
         match Request::decode(request) {
@@ -190,13 +190,13 @@ impl Service {
                 if !self.shared.knows_endpoint(&token) {
                     return refuse(Refusal::Unknown);
                 }
-                socket::answer(socket, &Reply::encode(Ok(Reply { handle: Handle::None })), None);
+                socket::answer(socket, &Handle::encode(Ok(Handle::None)), None);
                 Some((token, from))
             }
             Ok(Request::Fetch { token, id }) => match self.shared.export(id, &token) {
                 Some(export) => {
                     let (handle, descriptor) = export.handle();
-                    socket::answer(socket, &Reply::encode(Ok(Reply { handle })), descriptor);
+                    socket::answer(socket, &Handle::encode(Ok(handle)), descriptor);
                     None
                 }
                 None => refuse(Refusal::Unknown),
@@ -226,7 +226,7 @@ impl Service {
                         target: "mscclpp::conn", user = theirs, "turned away a process of another user{times}"
                     );
                 }
-                socket::answer(&socket, &Reply::encode(Err(Refusal::User)), None);
+                socket::answer(&socket, &Handle::encode(Err(Refusal::User)), None);
                 continue;
             }
             match self.events.add(&socket, Interest::READ) {

@@ -17,9 +17,6 @@ mod virtual_memory;
 
 use mscclpp_gpu_sys::cuda::Driver;
 
-#[cfg(feature = "test-support")]
-pub(crate) use values::write_u64_by_copy;
-
 type Device = crate::driver::device::Device<Driver>;
 
 #[cfg(test)]

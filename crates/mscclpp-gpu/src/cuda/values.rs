@@ -78,17 +78,6 @@ impl Values<Self> for Driver {
     }
 }
 
-/// Writes a value in the way that serves devices without stream value writes.
-///
-/// # Safety
-/// As [`crate::Stream::write_u64`]; the stream is not capturing.
-#[cfg(feature = "test-support")]
-pub(crate) unsafe fn write_u64_by_copy(stream: &dyn StreamBackend, dst: DevicePtr, value: u64) -> Result<()> {
-    let stream = Stream::<Driver>::of(stream)?;
-    // SAFETY: the caller's promise.
-    unsafe { stream.device.extra.value_writes.write_by_copy(stream, dst, value) }
-}
-
 impl ValueWrites {
     pub(super) fn of(driver: &Driver, device: CUdevice) -> Self {
         let can = attribute(driver, device, CAN_USE_64_BIT_STREAM_MEM_OPS).is_ok_and(|can| can != 0);
@@ -126,5 +115,29 @@ impl ValueWrites {
         }
         drop(slots);
         Ok(Slot { memory: device.allocate_pinned(8)?, copied: Event::create(device, false)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Platform;
+
+    #[test]
+    fn values_written_by_copies_arrive_in_the_order_of_the_stream() {
+        let Ok(gpu) = Platform::Cuda.gpu(0) else {
+            println!("not tested, as there is no CUDA device");
+            return;
+        };
+        let (word, stream) = (gpu.allocate(8).unwrap(), gpu.stream().unwrap());
+        let queue = Stream::<Driver>::of(&**stream.backend().unwrap()).unwrap();
+        for value in 1..=1000 {
+            // SAFETY: 8 bytes of memory that outlives the stream's work; the stream is not capturing.
+            unsafe { queue.device.extra.value_writes.write_by_copy(queue, word.ptr(), value).unwrap() };
+        }
+        stream.synchronize().unwrap();
+        let mut last = [0u64];
+        word.read_params(0, &mut last).unwrap();
+        assert_eq!(last, [1000]);
     }
 }

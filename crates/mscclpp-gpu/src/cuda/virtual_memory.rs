@@ -323,13 +323,22 @@ impl MemoryBackend for Mapping {
             (None, Placement::Virtual { prop, .. }) => Physical::create(driver, self.size as usize, prop)?,
             (None, Placement::Plain) => return Err(Error::invalid("this device has no virtual memory")),
         };
-        self.map(&physical, &mut is_mapped)?;
+        let mapped = self.map(&physical, &mut is_mapped);
         drop(entered);
-        match handle {
+        let resumed = mapped.and_then(|()| match handle {
             Some(_) => Ok(()),
             // SAFETY: the range was just mapped, and nothing uses it yet.
             None => unsafe { self.device.fill(self.ptr(), self.size, 0) },
+        });
+        // Memory without access or with old content is not resumed: the next call starts again.
+        if resumed.is_err() && std::mem::take(&mut *is_mapped) {
+            let (address, size) = (self.address, self.size as usize);
+            // SAFETY: mapped above as one range, which nothing uses yet.
+            self.device
+                .context
+                .take_down(|driver| ("cuMemUnmap", unsafe { (driver.mem_unmap)(address, size) }));
         }
+        resumed
     }
 }
 

@@ -174,9 +174,7 @@ impl<E: EventBackend> State<E> {
         }
         done
     }
-}
 
-impl<E: EventBackend> State<E> {
     /// Takes the objects that are not needed any more if the event is reached, which then marks nothing.
     fn take_reached(&mut self) -> Vec<Owner> {
         let (Some(event), Some(marked)) = (&self.event, self.marked) else { return Vec::new() };

@@ -1,13 +1,7 @@
 //! Capture and replay.
 
-use crate::device;
-use mscclpp_gpu::{DeviceBuffer, Error};
-
-fn first_word(buffer: &DeviceBuffer) -> u64 {
-    let mut word = [0; 8];
-    buffer.read(0, &mut word).unwrap();
-    u64::from_ne_bytes(word)
-}
+use crate::{device, words};
+use mscclpp_gpu::Error;
 
 #[test]
 fn captured_work_runs_at_every_launch_and_not_before() {
@@ -26,7 +20,7 @@ fn captured_work_runs_at_every_launch_and_not_before() {
     }
     let graph = stream.end_capture().unwrap();
     stream.synchronize().unwrap();
-    assert_eq!(first_word(&line), u64::from_ne_bytes([0xaa; 8]), "captured, not run");
+    assert_eq!(words(&line)[0], u64::from_ne_bytes([0xaa; 8]), "captured, not run");
 
     for _ in 0..1000 {
         // SAFETY: the buffers outlive the launch.
@@ -56,7 +50,7 @@ fn a_graph_runs_on_other_streams_and_outlives_its_own() {
     unsafe { graph.clone().launch(&other).unwrap() };
     drop(graph);
     other.synchronize().unwrap();
-    assert_eq!(first_word(&word), 42);
+    assert_eq!(words(&word), [42]);
 }
 
 #[test]

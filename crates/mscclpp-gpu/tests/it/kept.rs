@@ -13,14 +13,14 @@ const WORDS: u64 = 64 << 10;
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 
 /// A gate, which opens when the word is 1.
-struct Gate(DeviceBuffer);
+pub(crate) struct Gate(pub(crate) DeviceBuffer);
 
 impl Gate {
-    fn new(gpu: &Gpu) -> Self {
+    pub(crate) fn new(gpu: &Gpu) -> Self {
         Self(gpu.allocate(8).unwrap())
     }
 
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         self.0.write(0, &1u64.to_ne_bytes()).unwrap();
     }
 

@@ -248,6 +248,20 @@ pub struct Parts {
     ids: [Id; Self::MOST],
 }
 
+/// The struct has `pub` in front of a bracketed type.
+#[derive(Clone, Copy, KernelParam)]
+#[repr(C)]
+#[expect(unreachable_pub, reason = "the macro is for public structs too")]
+pub struct Key(pub [u8; 16]);
+
+/// The struct has a type with an arrow.
+#[derive(Clone, Copy, KernelParam)]
+#[repr(C)]
+struct Called {
+    by: *const fn(u8) -> u8,
+    number: u64,
+}
+
 impl Parts {
     const MOST: usize = 2;
 }
@@ -257,4 +271,7 @@ fn a_parameter_is_derived_for_fields_of_all_kinds() {
     let parts = Parts { all: std::ptr::null_mut(), ids: [Id(1), Id(2)] };
     assert_eq!(parts.to_bytes().len(), 16);
     assert_eq!(size_of::<Parts>(), 16);
+    assert_eq!(Key([7; 16]).to_bytes(), [7; 16]);
+    let called = Called { by: std::ptr::null(), number: u64::MAX };
+    assert!(called.by.is_null() && called.to_bytes()[8..] == called.number.to_ne_bytes());
 }

@@ -1,17 +1,11 @@
 //! Streams and events: order, errors of use, default stream. Tests that need a kernel are in `kernels.rs`.
 
-use crate::device;
+use crate::{device, words};
 use std::{ptr, time::Duration};
 
-use mscclpp_gpu::{DeviceBuffer, Error, Event, Platform, Stream};
+use mscclpp_gpu::{Error, Event, Platform, Stream};
 
 const SECONDS: Duration = Duration::from_secs(60);
-
-fn first_word(buffer: &DeviceBuffer) -> u64 {
-    let mut word = [0; 8];
-    buffer.read(0, &mut word).unwrap();
-    u64::from_ne_bytes(word)
-}
 
 #[test]
 fn a_stream_keeps_its_order() {
@@ -27,11 +21,8 @@ fn a_stream_keeps_its_order() {
         }
     }
     stream.synchronize_timeout(SECONDS).unwrap();
-    let mut all = vec![0; 8000];
-    log.read(0, &mut all).unwrap();
-    let logged: Vec<u64> = all.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    assert_eq!(logged, (1..=1000).collect::<Vec<_>>());
-    assert_eq!(first_word(&current), u64::MAX);
+    assert_eq!(words(&log), (1..=1000).collect::<Vec<_>>());
+    assert_eq!(words(&current), [u64::MAX]);
     assert!(stream.query().unwrap());
 }
 
@@ -39,8 +30,8 @@ fn a_stream_keeps_its_order() {
 fn two_values_are_written_in_their_order() {
     let gpu = device::gpu();
     let stream = gpu.stream().unwrap();
-    let words = gpu.allocate(16).unwrap();
-    let (first, second) = (words.ptr(), words.ptr().add(8));
+    let log = gpu.allocate(16).unwrap();
+    let (first, second) = (log.ptr(), log.ptr().add(8));
     // SAFETY: the buffer outlives the work, and nothing else touches it.
     unsafe {
         stream.write_two_u64([(first, 1), (second, 2)]).unwrap();
@@ -51,10 +42,7 @@ fn two_values_are_written_in_their_order() {
         }
     }
     stream.synchronize_timeout(SECONDS).unwrap();
-    let mut bytes = [0; 16];
-    words.read(0, &mut bytes).unwrap();
-    let read: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    assert_eq!(read, [1, 4]);
+    assert_eq!(words(&log), [1, 4]);
 }
 
 #[test]
@@ -92,7 +80,7 @@ fn clones_are_the_same_queue() {
     }
     drop(stream);
     clone.synchronize().unwrap();
-    assert_eq!(first_word(&word), 99);
+    assert_eq!(words(&word), [99]);
 }
 
 #[test]
@@ -112,7 +100,7 @@ fn events_order_streams_and_tell_when() {
             b.copy(out.ptr(), big.ptr().add((16 << 20) - 8), 8).unwrap();
         }
         b.synchronize_timeout(SECONDS).unwrap();
-        assert_eq!(first_word(&out), u64::from_ne_bytes([round; 8]));
+        assert_eq!(words(&out), [u64::from_ne_bytes([round; 8])]);
         end.synchronize_timeout(SECONDS).unwrap();
         assert!(end.query().unwrap());
         let forth = end.elapsed_ms(&start).unwrap();
@@ -153,7 +141,7 @@ fn the_default_stream_is_one() {
         }
     }
     one.synchronize().unwrap();
-    assert_eq!(first_word(&word), 99);
+    assert_eq!(words(&word), [99]);
     assert!(one.raw().is_null());
 }
 
@@ -164,20 +152,17 @@ fn synchronising_the_device_covers_every_stream() {
         Platform::Sim => Platform::Sim.gpu(3).unwrap(),
         _ => device::gpu(),
     };
-    let words = gpu.allocate(64).unwrap();
+    let log = gpu.allocate(64).unwrap();
     for (i, offset) in (0..64).step_by(8).enumerate() {
         let stream = gpu.stream().unwrap();
         for value in 0..100 {
-            // SAFETY: `words` outlives the work.
-            unsafe { stream.write_u64(words.ptr().add(offset), value + i as u64).unwrap() };
+            // SAFETY: `log` outlives the work.
+            unsafe { stream.write_u64(log.ptr().add(offset), value + i as u64).unwrap() };
         }
         // The stream is dropped, its work is not.
     }
     gpu.synchronize().unwrap();
-    let mut all = [0; 64];
-    words.read(0, &mut all).unwrap();
-    let found: Vec<u64> = all.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-    assert_eq!(found, (99..107).collect::<Vec<_>>());
+    assert_eq!(words(&log), (99..107).collect::<Vec<_>>());
 }
 
 #[test]
@@ -227,12 +212,7 @@ fn joined_streams_are_in_order_behind_what_failed_half_way() {
         }
         stream.join(&[&other, &another], || Ok::<_, Error>(())).unwrap();
         stream.synchronize_timeout(SECONDS).unwrap();
-        let mut bytes = [0; 16];
-        log.read(0, &mut bytes).unwrap();
-        assert_eq!(
-            bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect::<Vec<_>>(),
-            [round; 2]
-        );
+        assert_eq!(words(&log), [round; 2]);
     }
 }
 
@@ -272,5 +252,5 @@ fn the_per_thread_stream_is_one_of_each_thread() {
     // SAFETY: as above.
     unsafe { own.copy(word.ptr(), word.ptr(), 0).unwrap() };
     own.synchronize().unwrap();
-    assert_eq!(first_word(&word), 7);
+    assert_eq!(words(&word), [7]);
 }

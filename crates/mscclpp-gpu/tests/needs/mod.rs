@@ -13,3 +13,11 @@ pub(crate) fn cuda_devices(count: usize, name: &str, test: impl FnOnce() + Send 
     };
     trial_that_needs("CUDA devices", count, there, name, test)
 }
+
+/// Makes trials, each called as its function: the number of CUDA devices that it needs, then the function.
+macro_rules! cuda_trials {
+    ($($count:literal: $test:ident),* $(,)?) => {
+        vec![$(needs::cuda_devices($count, stringify!($test), $test)),*]
+    };
+}
+pub(crate) use cuda_trials;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::{Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 
+use crate::words::place;
+
 /// The time limit of all launches of a run: a mutant may poll for long.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -148,13 +150,8 @@ fn found(mutant: &Mutant) -> Result<(), Failed> {
     }) else {
         return Err(format!("nothing was found in {RUNS} runs").into());
     };
-    let place = |mark: &&str| {
-        let mark = format!("// @{mark}\n");
-        let line =
-            text.split_inclusive('\n').position(|line| line.ends_with(&mark)).expect("the mark is there");
-        format!("{name}:{}", line + 1)
-    };
-    let places: Vec<String> = mutant.lines.iter().filter(|mark| !mark.is_empty()).map(place).collect();
+    let marks = mutant.lines.iter().filter(|mark| !mark.is_empty());
+    let places: Vec<String> = marks.map(|mark| place(&text, &name, mark)).collect();
     // A text may have several races.
     let reports = said.split("\nrace in ").collect::<Vec<_>>();
     let fits = |report: &&str| {

@@ -147,7 +147,7 @@ fn is_found(case: &Case) -> Result<(), Failed> {
 }
 
 /// The line with a mark.
-fn place(text: &str, name: &str, mark: &str) -> String {
+pub(crate) fn place(text: &str, name: &str, mark: &str) -> String {
     let mark = format!("// @{mark}\n");
     let line = text.split_inclusive('\n').position(|line| line.ends_with(&mark)).expect("the mark is there");
     format!("{name}:{}", line + 1)

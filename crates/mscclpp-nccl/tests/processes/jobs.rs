@@ -1,6 +1,6 @@
 //! Ranks that are processes: how they join, leave and die.
 
-use std::{ffi::c_int, fs, ptr, thread, time::Duration};
+use std::{ffi::c_int, ptr, thread, time::Duration};
 
 use crate::{
     job::{N, all_succeed, id, join, start},
@@ -12,7 +12,7 @@ use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
     Child, LIMIT, child,
     child::{hear, say},
-    hex, in_fork, unhex, until,
+    held, hex, in_fork, unhex, until,
 };
 use rustix::process::Signal;
 
@@ -300,14 +300,6 @@ fn calls_that_do_not_match_are_named(rank: usize) {
     nccl.fails(call(), INVALID_USAGE, &said);
     // SAFETY: the handle is that of a live communicator.
     nccl.ok(unsafe { (nccl.ncclCommDestroy)(rank.comm) });
-}
-
-/// The numbers of open descriptors, threads and shared mappings of this process.
-fn held() -> [usize; 3] {
-    let entries = |path| fs::read_dir(path).expect("procfs").count();
-    let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
-    let mappings = maps.lines().filter(|line| line.contains("memfd:mscclpp")).count();
-    [entries("/proc/self/fd"), entries("/proc/self/task"), mappings]
 }
 
 fn many_communicators_leave_nothing_behind(rank: usize) {

@@ -1,6 +1,6 @@
 //! The memory that a block's threads may access.
 
-use std::{cell::Cell, ops::Range};
+use std::ops::Range;
 
 use super::freed;
 use crate::sim::ranges::{self, Whereabouts};
@@ -25,17 +25,16 @@ pub(super) struct Memory {
     /// The block's `__shared__` variables.
     shared: Vec<Range<usize>>,
     /// The ranges that were asked for last, with the changes of memory at that time.
-    known: Cell<[(usize, usize, MemoryKind); 4]>,
-    next: Cell<usize>,
-    changes: Cell<u64>,
+    known: [(usize, usize, MemoryKind); 4],
+    next: usize,
+    changes: u64,
 }
 
 const NOWHERE: (usize, usize, MemoryKind) = (0, 0, MemoryKind::Own);
 
 impl Memory {
     pub(super) fn new(shared: Vec<Range<usize>>) -> Self {
-        let known = Cell::new([NOWHERE; 4]);
-        Self { shared, known, next: Cell::new(0), changes: Cell::new(0) }
+        Self { shared, known: [NOWHERE; 4], next: 0, changes: 0 }
     }
 
     /// Returns the `__shared__` variable of the block that has the byte at an address.
@@ -44,25 +43,22 @@ impl Memory {
     }
 
     /// Returns the kind of memory of `bytes` bytes at an address.
-    pub(super) fn kind(&self, address: usize, bytes: usize) -> MemoryKind {
+    pub(super) fn kind(&mut self, address: usize, bytes: usize) -> MemoryKind {
         let changes = ranges::changes();
-        let mut known = self.known.get();
-        if changes == self.changes.get() {
+        if changes == self.changes {
             let inside =
                 |(begin, end, _): &(usize, usize, MemoryKind)| *begin <= address && address + bytes <= *end;
-            if let Some((.., kind)) = known.iter().find(|range| inside(range)) {
+            if let Some((.., kind)) = self.known.iter().find(|range| inside(range)) {
                 return *kind;
             }
         } else {
-            known = [NOWHERE; 4];
-            self.changes.set(changes);
+            self.known = [NOWHERE; 4];
+            self.changes = changes;
         }
         let (range, kind) = self.look_up(address, bytes);
         if !matches!(kind, MemoryKind::Beyond(..) | MemoryKind::Freed) {
-            let next = self.next.get();
-            known[next] = (range.start, range.end, kind);
-            self.known.set(known);
-            self.next.set((next + 1) % known.len());
+            self.known[self.next] = (range.start, range.end, kind);
+            self.next = (self.next + 1) % self.known.len();
         }
         kind
     }

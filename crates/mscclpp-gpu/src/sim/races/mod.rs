@@ -37,6 +37,7 @@ pub(super) use block::Block as RacesOfBlock;
 pub(super) use calls::CALLS;
 pub(super) use launches::Launch as LaunchInOrder;
 pub(super) use order::{Order, Point, host_reads, host_writes};
+pub(crate) use report::races;
 pub use report::{Race, RaceAccess};
 pub(super) use sites::add_library;
 pub(crate) use switch::is_on;
@@ -69,11 +70,6 @@ pub(super) fn retire(address: usize, bytes: usize) -> bool {
         freed::retire(address..address + bytes);
     }
     is_on()
-}
-
-/// All races that were found until now, each pair of lines once.
-pub(crate) fn races() -> Vec<Race> {
-    report::all()
 }
 
 /// A transport writes a word with release, by `write`.

@@ -66,7 +66,7 @@ struct Reports {
 static REPORTS: Mutex<Option<Reports>> = Mutex::new(None);
 
 /// All races so far, each pair of lines once.
-pub(super) fn all() -> Vec<Race> {
+pub(crate) fn races() -> Vec<Race> {
     for launch in launches::all() {
         launch.problem();
     }

@@ -1,16 +1,17 @@
 //! Integers, floats, vectors, memory, atomics and clocks.
 
 use mscclpp_gpu::{DeviceBuffer, KernelArgs, LaunchConfig};
+use mscclpp_test_support::Random;
 
-use super::{Builtins, Random, download, upload};
+use super::{Builtins, download, upload};
 
 /// Returns random numbers, preceded by all pairs of the numbers at the edges.
 fn pairs_of_words(edges: &[u64]) -> (Vec<u64>, Vec<u64>) {
-    let mut random = Random(11);
+    let mut random = Random::with_seed(11);
     edges
         .iter()
         .flat_map(|a| edges.iter().map(move |b| (*a, *b)))
-        .chain((0..1000).map(|_| (random.next(), random.next())))
+        .chain((0..1000).map(|_| (random.word(), random.word())))
         .unzip()
 }
 
@@ -118,7 +119,7 @@ fn functions_of_long_words_calculate_as_documented() {
 
 /// Returns random bits as floats, and the floats at the edges.
 fn some_floats() -> Vec<f32> {
-    let mut random = Random(5);
+    let mut random = Random::with_seed(5);
     let edges =
         [0.0, 0.5, 1.5, 2.5, 3.5, 0.1, 1e-40, 1e30, 2147483520.0, 2147483648.0, 4294967040.0, 4294967296.0];
     let large = [
@@ -133,9 +134,9 @@ fn some_floats() -> Vec<f32> {
     ];
     let mut floats: Vec<f32> = edges.iter().chain(&large).flat_map(|edge| [*edge, -*edge]).collect();
     floats.push(f32::NAN);
-    floats.extend((0..1000).map(|_| f32::from_bits(random.next() as u32)));
+    floats.extend((0..1000).map(|_| f32::from_bits(random.word() as u32)));
     // These floats have fractions that matter.
-    floats.extend((0..1000).map(|_| (random.next() as i32) as f32 / 65536.0));
+    floats.extend((0..1000).map(|_| (random.word() as i32) as f32 / 65536.0));
     floats
 }
 
@@ -189,7 +190,7 @@ macro_rules! roundings {
 #[test]
 fn integers_become_floats_in_each_rounding() {
     let builtins = Builtins::cuda();
-    let mut random = Random(3);
+    let mut random = Random::with_seed(3);
     let edges = [
         0,
         1,
@@ -203,7 +204,7 @@ fn integers_become_floats_in_each_rounding() {
         i64::MIN,
     ];
     let integers: Vec<i64> =
-        edges.into_iter().chain((0..1000).map(|i| random.next() as i64 >> (i % 64))).collect();
+        edges.into_iter().chain((0..1000).map(|i| random.word() as i64 >> (i % 64))).collect();
     let input = upload(&builtins.gpu, &integers);
     let results: Vec<u64> = builtins.map("integer_to_float", &[input.ptr()], integers.len(), 12);
     for (&value, results) in integers.iter().zip(results.chunks(12)) {
@@ -296,8 +297,8 @@ fn fast_functions_are_near_the_exact_ones() {
 #[test]
 fn loads_and_stores_with_a_hint_copy_every_byte() {
     let builtins = Builtins::cuda();
-    let mut random = Random(8);
-    let words: Vec<u64> = (0..2 * 600).map(|_| random.next()).collect();
+    let mut random = Random::with_seed(8);
+    let words: Vec<u64> = (0..2 * 600).map(|_| random.word()).collect();
     let input = upload(&builtins.gpu, &words);
     // Two words are one vector.
     let copied: Vec<u64> = builtins.map("cache_hints", &[input.ptr()], words.len() / 2, 2);

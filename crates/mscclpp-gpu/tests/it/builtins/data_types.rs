@@ -1,19 +1,20 @@
 //! Numbers of 8 and 16 bits in vectors, and their sums.
 
-use mscclpp_gpu::{KernelArgs, LaunchConfig, Platform};
+use mscclpp_gpu::{KernelArgs, KernelParam, LaunchConfig, Platform};
+use mscclpp_test_support::Random;
 
-use super::{Builtins, Element, Random, device, download, upload};
+use super::{Builtins, device, download, upload};
 
 /// A format by its bits of exponent and fraction, and the special values at the top of its numbers.
 #[derive(Clone, Copy)]
-struct Format {
-    name: &'static str,
+pub(super) struct Format {
+    pub(super) name: &'static str,
     exponent: u32,
-    fraction: u32,
+    pub(super) fraction: u32,
     /// The bits of the largest number.
     largest: u16,
     /// The bits of the result for a number that is too large, where nothing clips it.
-    beyond: u16,
+    pub(super) beyond: u16,
     bias: i32,
 }
 
@@ -22,9 +23,9 @@ const FP8: [Format; 3] = [
     Format { name: "e5m2", exponent: 5, fraction: 2, largest: 0x7b, beyond: 0x7c, bias: 15 },
     Format { name: "e4m3b15", exponent: 4, fraction: 3, largest: 0x7f, beyond: 0x7f, bias: 15 },
 ];
-const HALF: Format =
+pub(super) const HALF: Format =
     Format { name: "half", exponent: 5, fraction: 10, largest: 0x7bff, beyond: 0x7c00, bias: 15 };
-const BFLOAT16: Format =
+pub(super) const BFLOAT16: Format =
     Format { name: "bfloat16", exponent: 8, fraction: 7, largest: 0x7f7f, beyond: 0x7f80, bias: 127 };
 
 impl Format {
@@ -32,7 +33,7 @@ impl Format {
         1 << (self.exponent + self.fraction)
     }
 
-    fn value(self, bits: u16) -> f64 {
+    pub(super) fn value(self, bits: u16) -> f64 {
         let magnitude = bits & (self.sign() - 1);
         let (field, fraction) =
             (i32::from(magnitude >> self.fraction), magnitude & ((1 << self.fraction) - 1));
@@ -47,15 +48,17 @@ impl Format {
     }
 
     /// Returns the nearest number, of two as near the even one; for numbers that are too large the largest if `clips`.
-    fn nearest(self, value: f64, clips: bool) -> u16 {
+    pub(super) fn nearest(self, value: f64, clips: bool) -> u16 {
         let sign = if value.is_sign_negative() { self.sign() } else { 0 };
         let top = if clips { self.largest } else { self.beyond };
         if value.is_nan() {
             return if self.name == "e4m3b15" { sign | top } else { self.sign() - 1 };
         }
         let magnitude = value.abs();
+        // The exponent of the number's last bit. A double's field is below any of the formats' where it is 0.
         let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(1 - self.bias);
         let last = 2f64.powi(exponent - self.fraction as i32);
+        // A multiple of the last bit, which a double holds exactly; then its bits, counted from the smallest number up.
         let bits =
             (magnitude / last).round_ties_even() + f64::from((exponent + self.bias - 1) << self.fraction);
         sign | if bits > f64::from(self.largest) { top } else { bits as u16 }
@@ -87,12 +90,15 @@ fn with_types(test: impl Fn(&Builtins)) {
 
 /// Returns the bits as a kernel stores them: a byte or two each.
 fn packed(format: Format, numbers: &[u16]) -> Vec<u8> {
-    let bytes = numbers.iter().flat_map(Element::bytes);
+    let bytes = numbers.iter().flat_map(KernelParam::to_bytes);
     if format.sign() > 0x80 { bytes.collect() } else { bytes.step_by(2).collect() }
 }
 
 fn unpacked(format: Format, bytes: Vec<u8>) -> Vec<u16> {
-    if format.sign() > 0x80 { u16::all_from(&bytes) } else { bytes.into_iter().map(u16::from).collect() }
+    match format.sign() {
+        0x80 => bytes.into_iter().map(u16::from).collect(),
+        _ => bytes.as_chunks().0.iter().map(|chunk| u16::from_ne_bytes(*chunk)).collect(),
+    }
 }
 
 impl Builtins {
@@ -116,7 +122,8 @@ fn every_number_of_8_bits_is_widened_exactly() {
             let kernel = format!("{}_widen", format.name);
             let outputs = builtins.pairs(&kernel, &[packed(format, &numbers)], numbers.len(), &[4, 4]);
             for floats in outputs {
-                for (bits, float) in numbers.iter().zip(f32::all_from(&floats)) {
+                let floats = floats.as_chunks().0.iter().map(|chunk| f32::from_ne_bytes(*chunk));
+                for (bits, float) in numbers.iter().zip(floats) {
                     let expected = format.value(*bits);
                     let same = f64::from(float).to_bits() == expected.to_bits();
                     let nans = float.is_nan() && expected.is_nan();
@@ -130,7 +137,7 @@ fn every_number_of_8_bits_is_widened_exactly() {
 #[test]
 fn floats_and_halves_become_the_nearest_number_or_the_largest() {
     with_types(|builtins| {
-        let mut random = Random(8);
+        let mut random = Random::with_seed(8);
         for format in FP8 {
             let mut floats = vec![f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, -1e-40];
             for bits in 0..=format.largest {
@@ -138,13 +145,13 @@ fn floats_and_halves_become_the_nearest_number_or_the_largest() {
                 let halfway = ((this + next) / 2.0) as f32;
                 floats.extend([halfway.next_down(), -halfway, halfway, halfway.next_up()]);
             }
-            floats.extend((0..10000).map(|_| f32::from_bits(random.next() as u32)));
+            floats.extend((0..10000).map(|_| f32::from_bits(random.word() as u32)));
             // There are as many random floats in the range of the formats.
             floats.extend(
                 (0..10000)
-                    .map(|_| 2f32.powi((random.next() % 40) as i32 - 24) * f32::from(random.next() as i8)),
+                    .map(|_| 2f32.powi((random.word() % 40) as i32 - 24) * f32::from(random.word() as i8)),
             );
-            let input = floats.iter().flat_map(Element::bytes).collect();
+            let input = floats.iter().flat_map(KernelParam::to_bytes).collect();
             let kernel = format!("{}_narrow", format.name);
             let found = builtins.pairs(&kernel, &[input], floats.len(), &[1]).remove(0);
             for (float, found) in floats.iter().zip(found) {
@@ -152,7 +159,7 @@ fn floats_and_halves_become_the_nearest_number_or_the_largest() {
             }
 
             let halves = HALF.numbers();
-            let input = halves.iter().flat_map(Element::bytes).collect();
+            let input = halves.iter().flat_map(KernelParam::to_bytes).collect();
             let kernel = format!("{}_narrow_half", format.name);
             let found = builtins.pairs(&kernel, &[input], halves.len(), &[1]).remove(0);
             for (half, found) in halves.iter().map(|bits| HALF.value(*bits)).zip(found) {
@@ -165,14 +172,14 @@ fn floats_and_halves_become_the_nearest_number_or_the_largest() {
 #[test]
 fn sums_are_rounded_once_and_clipped() {
     with_types(|builtins| {
-        let mut random = Random(5);
+        let mut random = Random::with_seed(5);
         for format in [FP8[0], FP8[1], FP8[2], HALF, BFLOAT16] {
             // Of 8 bits all pairs of numbers; of 16 bits any, of bfloat16 those whose sums doubles hold exactly.
             let (a, b): (Vec<u16>, Vec<u16>) = if format.sign() == 0x80 {
                 (0..=0xffffu16).map(|both| (both & 0xff, both >> 8)).unzip()
             } else {
                 let mut any = || {
-                    let bits = random.next();
+                    let bits = random.word();
                     if format.fraction == 10 || bits >> 60 == 0 {
                         return bits as u16;
                     }

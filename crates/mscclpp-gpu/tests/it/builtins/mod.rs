@@ -6,42 +6,16 @@ mod data_types;
 mod groups;
 mod half;
 
-use crate::device;
+use crate::{device, download};
 use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform,
+    DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelSource, LaunchConfig, Module,
+    Platform,
 };
 
-/// An element type of the memory that a kernel reads and writes.
-trait Element: Copy {
-    fn bytes(&self) -> Vec<u8>;
-    fn all_from(bytes: &[u8]) -> Vec<Self>;
-}
-
-macro_rules! elements {
-    ($($t:ty),*) => { $(
-        impl Element for $t {
-            fn bytes(&self) -> Vec<u8> {
-                self.to_ne_bytes().to_vec()
-            }
-            fn all_from(bytes: &[u8]) -> Vec<Self> {
-                bytes.as_chunks().0.iter().map(|chunk| Self::from_ne_bytes(*chunk)).collect()
-            }
-        }
-    )* };
-}
-elements!(u8, u16, u32, u64, i64, f32);
-
-fn upload<T: Element>(gpu: &Gpu, elements: &[T]) -> DeviceBuffer {
-    let bytes: Vec<u8> = elements.iter().flat_map(Element::bytes).collect();
-    let buffer = gpu.allocate(bytes.len() as u64).unwrap();
-    buffer.write(0, &bytes).unwrap();
+fn upload<T: KernelParam>(gpu: &Gpu, elements: &[T]) -> DeviceBuffer {
+    let buffer = gpu.allocate(size_of_val(elements) as u64).unwrap();
+    buffer.write_params(0, elements).unwrap();
     buffer
-}
-
-fn download<T: Element>(buffer: &DeviceBuffer) -> Vec<T> {
-    let mut bytes = vec![0; buffer.len() as usize];
-    buffer.read(0, &mut bytes).unwrap();
-    T::all_from(&bytes)
 }
 
 /// A loaded source and the device it is loaded on.
@@ -83,23 +57,17 @@ impl Builtins {
 
     /// Runs a kernel that takes `inputs`, an output with `results` elements for each of the `count` inputs, and the
     /// count. Returns the output.
-    fn map<T: Element>(&self, kernel: &str, inputs: &[DevicePtr], count: usize, results: usize) -> Vec<T> {
+    fn map<T: KernelParam + Default>(
+        &self,
+        kernel: &str,
+        inputs: &[DevicePtr],
+        count: usize,
+        results: usize,
+    ) -> Vec<T> {
         let output = self.gpu.allocate((count * results * size_of::<T>()) as u64).unwrap();
         let args = inputs.iter().fold(KernelArgs::new(), |args, input| args.with(*input));
         // The number of threads does not divide the counts, so that some threads have less to do.
         self.launch(kernel, LaunchConfig::linear(3, 96), &args.with(output.ptr()).with(count as u32));
         download(&output)
-    }
-}
-
-/// Random numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 }

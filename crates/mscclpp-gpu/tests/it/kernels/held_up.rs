@@ -2,24 +2,17 @@
 
 use std::time::Duration;
 
-use mscclpp_gpu::{DeviceBuffer, Error, Gpu, KernelArgs, LaunchConfig, Platform, Stream};
+use mscclpp_gpu::{Error, Gpu, KernelArgs, LaunchConfig, Platform, Stream};
 
-use super::{SECONDS, failure, launch, module, words};
+use super::{SECONDS, failure, launch, module};
+use crate::{kept::Gate, words};
 
 /// Launches a kernel that holds `stream` up until the gate is opened.
 fn close_gate(gpu: &Gpu, stream: &Stream) -> Gate {
-    let word = gpu.allocate(8).unwrap();
-    let args = KernelArgs::new().with(word.ptr()).with(1u64);
+    let gate = Gate::new(gpu);
+    let args = KernelArgs::new().with(gate.0.ptr()).with(1u64);
     launch(&module(gpu).kernel("gate").unwrap(), stream, LaunchConfig::linear(1, 1), &args).unwrap();
-    Gate(word)
-}
-
-struct Gate(DeviceBuffer);
-
-impl Gate {
-    fn open(&self) {
-        self.0.write(0, &1u64.to_ne_bytes()).unwrap();
-    }
+    gate
 }
 
 #[test]

@@ -5,9 +5,10 @@ mod sources;
 
 use std::time::Duration;
 
+use crate::words;
 use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, OutOfBounds,
-    Platform, Stream,
+    DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, OutOfBounds, Platform,
+    Stream,
 };
 
 const SECONDS: Duration = Duration::from_secs(60);
@@ -24,12 +25,6 @@ fn module(gpu: &Gpu) -> Module {
 fn launch(kernel: &Kernel, stream: &Stream, config: LaunchConfig, args: &KernelArgs) -> Result<(), Error> {
     // SAFETY: the tests give each kernel its arguments and keep the memory until the stream is synchronised.
     unsafe { kernel.launch(stream, config, args) }
-}
-
-fn words(buffer: &DeviceBuffer) -> Vec<u64> {
-    let mut bytes = vec![0; buffer.len() as usize];
-    buffer.read(0, &mut bytes).unwrap();
-    bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
 /// The parts of the device API that a GPU's warp does in one instruction rely on this.

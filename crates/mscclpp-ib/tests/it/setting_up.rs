@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mscclpp_core::{
-    Connection, Context, Device, Endpoint, EndpointConfig, IbConfig, IbMode, RegisteredMemory, Report,
+    Connection, Context, Device, Endpoint, EndpointConfig, Error, IbConfig, IbMode, RegisteredMemory, Report,
     Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
@@ -12,7 +12,7 @@ use mscclpp_test_support::within;
 use mscclpp_verbs_sys as sys;
 
 use crate::{
-    ends::arrived,
+    ends::{Words, arrived},
     world::{LIMIT, World},
 };
 use mscclpp_fake_ib::{Call, Config};
@@ -104,6 +104,30 @@ fn a_device_that_cannot_be_opened_is_left_out() {
     world.fake.fail_call(0, Call::OpenDevice, 1, libc::EACCES);
     let names = world.builder(IbMode::Host).build().device_names();
     assert_eq!(names, Ok(vec!["fake1".to_owned()]));
+}
+
+/// Parts of memories and endpoints that another transport made are refused as such.
+#[test]
+fn parts_that_this_transport_did_not_make_are_malformed() {
+    let world = World::new(Config::new(2));
+    let pair = world.pair(IbMode::Host, IbConfig::new());
+    let spoilt = |bytes: mscclpp_core::Result<Vec<u8>>| {
+        let mut bytes = bytes.expect("serializing");
+        let magic = bytes.windows(4).position(|part| part == b"MSIB").expect("the transport's part");
+        bytes[magic] = b'X';
+        bytes
+    };
+    let (own, theirs) = (Words::new(&pair.a, 16), Words::new(&pair.b, 16));
+    let memory = RegisteredMemory::deserialize(&spoilt(theirs.memory.serialize())).expect("an envelope");
+    let endpoint = Endpoint::deserialize(&spoilt(pair.b.endpoint.serialize())).expect("an envelope");
+    for (what, result) in [
+        ("a registered memory", pair.ab.write(&memory, 0, &own.memory, 0, 64)),
+        ("an endpoint", pair.a.context.connect(&pair.a.endpoint, &endpoint).map(drop)),
+    ] {
+        let error = result.expect_err(what);
+        assert!(matches!(&error, Error::Malformed { what: of, .. } if *of == what), "{error}");
+        assert!(error.to_string().contains("not made by this transport"), "{error}");
+    }
 }
 
 /// Queue pairs that benchmarks post to and poll themselves work.

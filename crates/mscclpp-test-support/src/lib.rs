@@ -17,6 +17,7 @@ pub mod loom;
 pub mod namespaces;
 mod needs;
 pub mod net;
+mod noting;
 mod port;
 mod random;
 mod relay;
@@ -29,7 +30,8 @@ pub use self::{
     fork::in_fork,
     hex::{hex, unhex},
     lines::Lines,
-    needs::trial_that_needs,
+    needs::{trial_if, trial_that_needs},
+    noting::Noting,
     port::{listen, reserve_port},
     random::Random,
     relay::relay,

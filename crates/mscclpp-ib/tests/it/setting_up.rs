@@ -3,18 +3,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use mscclpp_conformance::pair::received;
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, IbConfig, IbMode, RegisteredMemory, Report,
     Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
-use mscclpp_test_support::within;
+use mscclpp_test_support::{LIMIT, within};
 use mscclpp_verbs_sys as sys;
 
-use crate::{
-    ends::{Words, arrived},
-    world::{LIMIT, World},
-};
+use crate::{ends::Words, world::World};
 use mscclpp_fake_ib::{Call, Config};
 
 /// Makes both ends of a connection, registers memory, and opens a queue. Returns the first error.
@@ -32,7 +30,7 @@ fn set_up(world: &World, mode: IbMode) -> mscclpp_core::Result<()> {
     };
     let (a, b) = (end(Transport::IB0)?, end(Transport::IB1)?);
     let connect = |from: &(Context, Endpoint, _), to: &Endpoint| -> mscclpp_core::Result<Connection> {
-        from.0.connect(&from.1, &arrived(to))
+        from.0.connect(&from.1, &received(to))
     };
     let (ab, _ba) = (connect(&a, &b.1)?, connect(&b, &a.1)?);
     let theirs = RegisteredMemory::deserialize(&b.2.serialize()?)?;

@@ -1,10 +1,9 @@
 //! The costs of a job: connections, frames, bytes, and the hops that follow each other.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use crate::calculated;
 use crate::costs::{Cost, Costs, PIECE, Traffic};
 use crate::program::Step;
 use crate::starting::{PORT, plan_of, starter};
@@ -13,32 +12,19 @@ use mscclpp_bootstrap::protocol::handshake::JobKey;
 
 /// The most ranks that are simulated. Each has the table of all, so their memory grows with the square.
 const MOST_PLAYED: usize = 4096;
-/// The most ranks whose costs are calculated.
-const MOST_RANKS: usize = 1 << 20;
+
 /// Returns the costs of a job of `n` ranks, if each way between two nodes takes `latency` and nothing else takes
-/// time. Jobs of up to 4096 ranks are simulated, and the costs of larger ones are calculated.
+/// time.
 ///
 /// # Errors
-/// If there are fewer than 2 or more than 2^20 ranks, or the latency is zero, or above 100 milliseconds.
+/// If there are fewer than 2 or more than 4096 ranks, or the latency is zero, or above 100 milliseconds.
 pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
-    if !(2..=MOST_RANKS).contains(&n) {
-        return Err(format!("{n} ranks; allowed: 2 to {MOST_RANKS}"));
+    if !(2..=MOST_PLAYED).contains(&n) {
+        return Err(format!("{n} ranks; allowed: 2 to {MOST_PLAYED}"));
     }
     if !(Duration::from_micros(1)..=Duration::from_millis(100)).contains(&latency) {
         return Err(format!("a latency of {latency:?}; allowed: 1 us to 100 ms"));
     }
-    if n <= MOST_PLAYED { played(n, latency) } else { Ok(calculated(n, latency)) }
-}
-
-fn calculated(n: usize, latency: Duration) -> Costs {
-    let ip = IpAddr::from([10, 0, 0, 1]);
-    // The plan is like that of `played`, in which `scenario` puts the ranks on three nodes.
-    let plan = plan_of(1, n, JobKey::of_unique_id([9; 32]), true, Instant::now());
-    calculated::costs(n, latency, &plan, &calculated::entry_of(ip, PORT), n.min(3))
-}
-
-/// Simulates a job and counts its costs.
-fn played(n: usize, latency: Duration) -> Result<Costs, String> {
     let network = Network {
         least_latency: latency,
         most_latency: latency,
@@ -87,12 +73,7 @@ fn played(n: usize, latency: Duration) -> Result<Costs, String> {
         until = end + pause + pause / 2;
     }
     let most = |ranks: std::ops::Range<usize>| world.most_wires[ranks].iter().copied().max().unwrap_or(0);
-    Ok(Costs {
-        parts,
-        connections_of_rank_0: most(0..1),
-        most_connections_of_others: most(1..n),
-        played: true,
-    })
+    Ok(Costs { parts, connections_of_rank_0: most(0..1), most_connections_of_others: most(1..n) })
 }
 
 #[cfg(test)]
@@ -121,24 +102,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_calculated_is_what_is_played() {
-        let latency = Duration::from_micros(20);
-        for n in [2, 3, 4, 7, 16, 64, 100, 300, 512] {
-            let played = played(n, latency).unwrap();
-            assert_eq!(calculated(n, latency), Costs { played: false, ..played }, "{n} ranks");
-        }
-    }
-
-    #[test]
-    fn large_jobs_are_calculated() {
-        let costs = cost(100_000, Duration::from_micros(20)).unwrap();
-        assert!(!costs.played && costs.parts[2].hops == 32, "{costs:?}");
-    }
-
-    #[test]
     fn what_cannot_be_counted_is_an_error() {
         assert!(cost(1, Duration::from_millis(1)).is_err());
-        assert!(cost(MOST_RANKS + 1, Duration::from_millis(1)).is_err());
+        assert!(cost(MOST_PLAYED + 1, Duration::from_millis(1)).is_err());
         assert!(cost(2, Duration::ZERO).is_err());
     }
 }

@@ -38,9 +38,6 @@ pub struct Costs {
     pub connections_of_rank_0: usize,
     /// The most connections of another rank.
     pub most_connections_of_others: usize,
-    /// Whether the job was simulated. Otherwise its costs are calculated, by rules that are compared with simulated
-    /// jobs.
-    pub played: bool,
 }
 
 impl Cost {
@@ -56,20 +53,6 @@ impl Cost {
 }
 
 impl Traffic {
-    pub(super) fn add(&mut self, bytes: usize) {
-        self.add_many(1, bytes, 1);
-    }
-
-    /// Adds `times` times this many bytes, in this many frames.
-    pub(super) fn add_many(&mut self, times: usize, bytes: usize, frames: u64) {
-        self.frames += times as u64 * frames;
-        self.bytes += (times * bytes) as u64;
-    }
-
-    pub(super) fn plus(self, more: Self) -> Self {
-        Self { frames: self.frames + more.frames, bytes: self.bytes + more.bytes }
-    }
-
     pub(super) fn since(&self, before: Self) -> Self {
         Self { frames: self.frames - before.frames, bytes: self.bytes - before.bytes }
     }

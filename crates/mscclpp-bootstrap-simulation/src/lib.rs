@@ -5,7 +5,6 @@
 //! hold.
 #![forbid(unsafe_code)]
 
-mod calculated;
 mod cost;
 mod costs;
 mod dice;

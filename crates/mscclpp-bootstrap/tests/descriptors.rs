@@ -10,7 +10,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Forming, TcpBootstrap, UniqueId};
 use mscclpp_test_support::{Child, child};
-use ranks::{PATIENCE, connect, on_threads};
+use ranks::{PATIENCE, connect, in_threads};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// The most descriptors of rank 0, which leave room for a dozen ranks.
@@ -77,7 +77,7 @@ fn all_say_so() -> Result<(), Failed> {
         &format!("rank 0 accepts no more connections: {DESCRIPTORS} descriptors are open, see ulimit -n");
     let (child, id) = start(RANKS, ROOT_WAITS);
     // The ranks that rank 0 turns away run out of time after it has ended, when nobody listens any more.
-    let errors = on_threads(RANKS - 1, |i| {
+    let errors = in_threads(0..RANKS - 1, |i| {
         let error = connect(i + 1, RANKS, id, 2 * ROOT_WAITS).map(drop).unwrap_err();
         error.to_string()
     });

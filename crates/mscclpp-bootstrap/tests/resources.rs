@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::Bootstrap;
 use mscclpp_test_support::held;
-use ranks::{PATIENCE, on_threads, tcp_job};
+use ranks::{PATIENCE, in_threads, tcp_job};
 
 fn descriptors_and_threads() -> (usize, usize) {
     let [descriptors, threads, _] = held();
@@ -28,7 +28,7 @@ fn settled(most: (usize, usize)) -> (usize, usize) {
 
 fn round() {
     let job = tcp_job(3);
-    on_threads(3, |rank| {
+    in_threads(0..3, |rank| {
         job[rank].barrier().unwrap();
         job[rank].send(&[1], (rank + 1) % 3, 0).unwrap();
         job[rank].recv((rank + 2) % 3, 0).unwrap();
@@ -50,7 +50,7 @@ fn descriptors_and_threads_stay_flat() {
 
     // Ranks that sent to each other at the same time had two connections at first, and keep one.
     let job = tcp_job(8);
-    on_threads(8, |rank| {
+    in_threads(0..8, |rank| {
         for round in 0..20 {
             (0..8).for_each(|peer| job[rank].send(&vec![1; 5000 * round], peer, 0).unwrap());
             (0..8).for_each(|peer| assert_eq!(job[rank].recv(peer, 0).unwrap().len(), 5000 * round));
@@ -63,7 +63,7 @@ fn descriptors_and_threads_stay_flat() {
     // While a job exists and only collectives were used, a rank has an eventfd, an epoll instance, a listener and up
     // to three connections.
     let job = tcp_job(64);
-    on_threads(64, |rank| job[rank].barrier().unwrap());
+    in_threads(0..64, |rank| job[rank].barrier().unwrap());
     let (descriptors, threads) = settled((before.0 + 64 * 6, before.1 + 64));
     let per_rank = (descriptors - before.0) as f64 / 64.0;
     assert!(per_rank <= 6.0, "{per_rank} descriptors a rank");

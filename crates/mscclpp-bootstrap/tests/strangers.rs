@@ -4,43 +4,24 @@
 
 mod ranks;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mscclpp_bootstrap::{Bootstrap, Env, TcpBootstrap, fuzzing};
-use mscclpp_test_support::Random;
-use ranks::{PATIENCE, on_threads};
+use mscclpp_test_support::{Noting, Random};
+use ranks::{PATIENCE, in_threads};
 
-/// An allocator that remembers the largest allocation.
-struct Watching;
-
+/// The largest allocation.
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: all calls go to the system's allocator with their own arguments; only an atomic is written besides.
-unsafe impl GlobalAlloc for Watching {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same here.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `System`, because this allocator gets all memory from it.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LARGEST.fetch_max(size, Ordering::Relaxed);
-        // SAFETY: `ptr` came from `System`; the caller guarantees the new size.
-        unsafe { System.realloc(ptr, layout, size) }
-    }
+extern "C" fn note(bytes: usize) {
+    LARGEST.fetch_max(bytes, Ordering::Relaxed);
 }
 
 #[global_allocator]
-static ALLOCATOR: Watching = Watching;
+static ALLOCATOR: Noting = Noting(note);
 
 /// Makes a malformed attempt to join.
 fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
@@ -94,7 +75,7 @@ fn a_job_forms_among_strangers() {
             drop(silent);
         });
         LARGEST.store(0, Ordering::Relaxed);
-        let attempts = on_threads(4, |thread| {
+        let attempts = in_threads(0..4, |thread| {
             let mut random = Random::with_seed(thread as u64);
             let mut made = 0;
             for round in 0..2_500 {
@@ -128,7 +109,7 @@ fn a_job_forms_among_strangers() {
         let Ok(mut stream) = TcpStream::connect(at) else { continue };
         let _ = stream.write_all(&malformed(round, &mut Random::with_seed(7 + round as u64)));
     }
-    on_threads(3, |rank| job[rank].barrier().unwrap());
+    in_threads(0..3, |rank| job[rank].barrier().unwrap());
     assert!(job.iter().all(|rank| rank.failure().is_none()));
 }
 
@@ -146,7 +127,7 @@ fn a_job_without_a_key_forms_among_scanners() {
         }
         let mut job = vec![connect(2).unwrap()];
         job.extend(early.map(|rank| rank.join().unwrap().unwrap()));
-        on_threads(3, |i| job[i].barrier().unwrap());
+        in_threads(0..3, |i| job[i].barrier().unwrap());
     });
 }
 

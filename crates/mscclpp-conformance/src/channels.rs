@@ -75,22 +75,6 @@ impl Side {
         Packets { channel: self.channel.clone(), device: Device::of(gpu) }
     }
 
-    fn put(&self, kind: Kind, places: [u64; 2], bytes: u64, n_threads: u32, flag: u32) -> bool {
-        self.packets().put(kind, places, bytes, n_threads, flag)
-    }
-
-    fn unpack(
-        &self,
-        kind: Kind,
-        places: [u64; 2],
-        bytes: u64,
-        n_threads: u32,
-        flag: u32,
-        max_spins: i64,
-    ) -> bool {
-        self.packets().unpack(kind, places, bytes, n_threads, flag, max_spins)
-    }
-
     /// Runs one copy by one block: to or from `remote` in the peer's memory, from or to `local` in this side's.
     fn copy(&self, get: bool, [remote, local]: [u64; 2], bytes: u64, n_threads: u32) {
         let handle = self.copies.device_handle();
@@ -245,9 +229,9 @@ fn packets_are_exact(setup: &dyn Setup) {
                 let (data, mut expected) = (noise(DATA as usize), noise(DATA as usize));
                 here.fill(&data);
                 there.fill(&expected);
-                assert!(here.put(kind, [target, origin], size, n_threads, flag));
+                assert!(here.packets().put(kind, [target, origin], size, n_threads, flag));
                 assert!(
-                    there.unpack(kind, [target, to], size, 96, flag, 1),
+                    there.packets().unpack(kind, [target, to], size, 96, flag, 1),
                     "packets that were put are there"
                 );
                 expected[to as usize..][..size as usize]
@@ -299,15 +283,15 @@ fn waits_for_packets_end(setup: &dyn Setup) {
     let (here, there) = sides(&pair);
     let semaphore = there.channel.semaphore();
     for _ in 0..2 {
-        assert!(!there.unpack(Kind::Ll16, [0, 0], 100, 4, 1, 50));
+        assert!(!there.packets().unpack(Kind::Ll16, [0, 0], 100, 4, 1, 50));
         assert_error!(semaphore.check(), Error::DeviceWaitTimedOut { .. });
         semaphore.check().expect("reported once");
     }
-    assert!(here.put(Kind::Ll16, [0, 0], 100, 4, 1));
-    assert!(there.unpack(Kind::Ll16, [0, 0], 100, 3, 1, 50), "the wait repeated finds them");
+    assert!(here.packets().put(Kind::Ll16, [0, 0], 100, 4, 1));
+    assert!(there.packets().unpack(Kind::Ll16, [0, 0], 100, 3, 1, 50), "the wait repeated finds them");
 
     assert!(
-        !there.unpack(Kind::Ll16, [0, 0], 100, 2, 2, 50),
+        !there.packets().unpack(Kind::Ll16, [0, 0], 100, 2, 2, 50),
         "packets of the last round were taken for the next"
     );
     assert_error!(semaphore.check(), Error::DeviceWaitTimedOut { .. });
@@ -340,12 +324,12 @@ fn what_cannot_be_is_refused(setup: &dyn Setup) {
         assert_error!(semaphore.check(), Error::PacketsRefused { .. });
         semaphore.check().expect("reported once");
     };
-    refused("a place between packets", here.put(Kind::Ll16, [8, 0], 8, 1, 1));
-    refused("taking from between packets", here.unpack(Kind::Ll8, [4, 0], 8, 1, 1, -1));
-    refused("lines by a part of a warp", here.put(Kind::Ll128, [0, 0], 8, 31, 1));
+    refused("a place between packets", here.packets().put(Kind::Ll16, [8, 0], 8, 1, 1));
+    refused("taking from between packets", here.packets().unpack(Kind::Ll8, [4, 0], 8, 1, 1, -1));
+    refused("lines by a part of a warp", here.packets().put(Kind::Ll128, [0, 0], 8, 31, 1));
     if here.channel.check_lines().is_err() {
-        refused("lines that need not arrive whole", here.put(Kind::Ll128, [0, 0], 8, 32, 1));
-        refused("taking such lines", here.unpack(Kind::Ll128, [0, 0], 8, 32, 1, -1));
+        refused("lines that need not arrive whole", here.packets().put(Kind::Ll128, [0, 0], 8, 32, 1));
+        refused("taking such lines", here.packets().unpack(Kind::Ll128, [0, 0], 8, 32, 1, -1));
     }
     assert_same(&there.packets.bytes(), &[0; PACKETS as usize], "the peer's packet buffer");
 }
@@ -373,8 +357,8 @@ fn its_own_memories_may_be_for_local_use(setup: &dyn Setup) {
     here.copy(true, [2000, 3000], 1000, 64);
     assert_same(&there.data.bytes()[..1000], &ours[..1000], "what was put");
     assert_same(&here.data.bytes()[3000..4000], &theirs[2000..3000], "what was got");
-    assert!(there.put(Kind::Ll16, [0, 4000], 500, 32, 1));
-    assert!(here.unpack(Kind::Ll16, [0, 5000], 500, 32, 1, 1), "packets that were put are there");
+    assert!(there.packets().put(Kind::Ll16, [0, 4000], 500, 32, 1));
+    assert!(here.packets().unpack(Kind::Ll16, [0, 5000], 500, 32, 1, 1), "packets that were put are there");
     assert_same(&here.data.bytes()[5000..5500], &theirs[4000..4500], "what came in packets");
 }
 

@@ -30,10 +30,12 @@ mod hostile;
 mod kernels;
 mod lifetimes;
 mod memories;
-mod pair;
+#[doc(hidden)]
+pub mod pair;
 mod process;
 mod queues;
-mod semaphores;
+#[doc(hidden)]
+pub mod semaphores;
 mod signals;
 mod transfers;
 mod trials;

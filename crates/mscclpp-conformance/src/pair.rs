@@ -106,7 +106,10 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn connect(setup: &dyn Setup) -> Self {
-        let (a, b) = (End::open(setup, 0), End::open(setup, 1));
+        Self::of(End::open(setup, 0), End::open(setup, 1))
+    }
+
+    pub(crate) fn of(a: End, b: End) -> Self {
         let ab = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting a to b");
         let ba = b.context.connect(&b.endpoint, &received(&a.endpoint)).expect("connecting b to a");
         Self { a, b, ab, ba }
@@ -114,7 +117,7 @@ impl Pair {
 }
 
 /// Returns the endpoint as its peer gets it.
-pub(crate) fn received(endpoint: &Endpoint) -> Endpoint {
+pub fn received(endpoint: &Endpoint) -> Endpoint {
     Endpoint::deserialize(&endpoint.serialize().expect("serializing an endpoint"))
         .expect("reading an endpoint")
 }

@@ -1,10 +1,10 @@
 //! Queues of every size: operations that do not fit wait, and none is lost, reordered or an error.
 
-use mscclpp_core::{Connection, EndpointConfig, Error, HostToDeviceSemaphore, SendQueue};
+use mscclpp_core::{EndpointConfig, Error, HostToDeviceSemaphore, SendQueue};
 
 use crate::{
     Cases, Setup,
-    pair::{End, PATIENCE, assert_error, assert_same, device, eventually, noise, received},
+    pair::{End, PATIENCE, Pair, assert_error, assert_same, device, eventually, noise},
     semaphores::build,
 };
 
@@ -19,15 +19,8 @@ pub(crate) const CASES: Cases = cases!["queues":
 /// The sizes that are tried: the smallest, one that is reached often, and the transport's own.
 const SIZES: [Option<u32>; 3] = [Some(1), Some(64), None];
 
-struct Ends {
-    a: End,
-    b: End,
-    ab: Connection,
-    ba: Connection,
-}
-
 /// Connects two ends whose queues hold `size` operations.
-fn connect(setup: &dyn Setup, size: Option<u32>) -> Ends {
+fn connect(setup: &dyn Setup, size: Option<u32>) -> Pair {
     let open = |side: usize| {
         let mut end = End::open(setup, side);
         if let Some(size) = size {
@@ -37,11 +30,9 @@ fn connect(setup: &dyn Setup, size: Option<u32>) -> Ends {
         }
         end
     };
-    let (a, b) = (open(0), open(1));
-    let ab = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting a to b");
-    let ba = b.context.connect(&b.endpoint, &received(&a.endpoint)).expect("connecting b to a");
-    assert_eq!(ab.max_write_queue_size(), size);
-    Ends { a, b, ab, ba }
+    let pair = Pair::of(open(0), open(1));
+    assert_eq!(pair.ab.max_write_queue_size(), size);
+    pair
 }
 
 /// Calls `add` as soon as the queue has room for one operation.
@@ -68,10 +59,10 @@ fn any_queue_size_will_do(setup: &dyn Setup) {
     const WRITES: u64 = 3000;
     const PIECE: u64 = 16;
     for size in SIZES {
-        let ends = connect(setup, size);
+        let pair = connect(setup, size);
         let data = noise((WRITES * PIECE) as usize);
-        let (source, target) = (ends.a.share_bytes(&data), ends.b.share(WRITES * PIECE));
-        let mut queue = ends.ab.open_queue().expect("a queue");
+        let (source, target) = (pair.a.share_bytes(&data), pair.b.share(WRITES * PIECE));
+        let mut queue = pair.ab.open_queue().expect("a queue");
         let route = queue.route(&target.at_peer, &source.memory).expect("a route");
         for n in 0..WRITES {
             when_there_is_room(&mut queue, |queue| {
@@ -89,25 +80,25 @@ fn any_queue_size_will_do(setup: &dyn Setup) {
 
 fn a_connection_waits_for_room(setup: &dyn Setup) {
     for size in SIZES {
-        let ends = connect(setup, size);
-        let (semaphore, _) = build(&ends.ab, &ends.ba);
+        let pair = connect(setup, size);
+        let (semaphore, _) = build(&pair.ab, &pair.ba);
         let semaphore = HostToDeviceSemaphore::new(&semaphore).expect("a semaphore");
         let data = noise(64 << 10);
-        let (source, target) = (ends.a.share_bytes(&data), ends.b.share(64 << 10));
+        let (source, target) = (pair.a.share_bytes(&data), pair.b.share(64 << 10));
         for n in 0..64 {
-            ends.ab.write(&target.at_peer, n << 10, &source.memory, n << 10, 1 << 10).expect("write");
+            pair.ab.write(&target.at_peer, n << 10, &source.memory, n << 10, 1 << 10).expect("write");
             semaphore.signal().expect("a signal");
         }
-        ends.ab.flush(PATIENCE).expect("flush");
+        pair.ab.flush(PATIENCE).expect("flush");
         assert_same(&target.bytes(), &data, &format!("size {size:?}"));
     }
 }
 
 /// Submits nothing: the queue refuses operations beyond its limit, and goes on afterwards.
 fn what_waits_has_a_limit(setup: &dyn Setup) {
-    let ends = connect(setup, None);
-    let (source, target) = (ends.a.share_bytes(&[7; 64]), ends.b.share(64));
-    let mut queue = ends.ab.open_queue().expect("a queue");
+    let pair = connect(setup, None);
+    let (source, target) = (pair.a.share_bytes(&[7; 64]), pair.b.share(64));
+    let mut queue = pair.ab.open_queue().expect("a queue");
     let route = queue.route(&target.at_peer, &source.memory).expect("a route");
     for n in 0..SendQueue::MAX_WAITING {
         assert_eq!(queue.waiting(), n);
@@ -115,7 +106,7 @@ fn what_waits_has_a_limit(setup: &dyn Setup) {
     }
     assert!(!queue.has_room_for(1));
     assert_error!(queue.write(route, 0, 0, 64), Error::QueueFull { .. });
-    ends.ab.check().expect("that is no failure");
+    pair.ab.check().expect("that is no failure");
     flush(&mut queue);
     queue.write(route, 0, 0, 64).expect("there is room again");
     flush(&mut queue);
@@ -126,25 +117,25 @@ fn what_waits_is_sent_when_the_queue_is_dropped(setup: &dyn Setup) {
     // A queue with one place hands the operations over one by one, within 5 seconds.
     const WRITES: u64 = 100;
     for size in SIZES {
-        let ends = connect(setup, size);
+        let pair = connect(setup, size);
         let data = noise(8 * WRITES as usize);
-        let (source, target) = (ends.a.share_bytes(&data), ends.b.share(8 * WRITES));
-        let mut queue = ends.ab.open_queue().expect("a queue");
+        let (source, target) = (pair.a.share_bytes(&data), pair.b.share(8 * WRITES));
+        let mut queue = pair.ab.open_queue().expect("a queue");
         let route = queue.route(&target.at_peer, &source.memory).expect("a route");
         for n in 0..WRITES {
             queue.write(route, 8 * n, 8 * n, 8).expect("write");
         }
         drop(queue);
-        ends.ab.check().expect("the connection is alive");
+        pair.ab.check().expect("the connection is alive");
         assert!(eventually(PATIENCE, || target.bytes() == data), "size {size:?}: some of it does not arrive");
     }
 }
 
 /// Checks that each route leads to its own memory, and that a queue refuses a number of another queue.
 fn several_routes_share_a_queue(setup: &dyn Setup) {
-    let ends = connect(setup, None);
-    let mut queue = ends.ab.open_queue().expect("a queue");
-    let shared: Vec<_> = (1..=20u8).map(|n| (ends.a.share_bytes(&[n; 256]), ends.b.share(256))).collect();
+    let pair = connect(setup, None);
+    let mut queue = pair.ab.open_queue().expect("a queue");
+    let shared: Vec<_> = (1..=20u8).map(|n| (pair.a.share_bytes(&[n; 256]), pair.b.share(256))).collect();
     let routes: Vec<_> = shared
         .iter()
         .map(|(source, target)| queue.route(&target.at_peer, &source.memory).expect("a route"))
@@ -156,6 +147,6 @@ fn several_routes_share_a_queue(setup: &dyn Setup) {
     for (n, (_, target)) in (1..).zip(&shared) {
         assert_eq!(target.bytes(), [n; 256]);
     }
-    let mut other = ends.ab.open_queue().expect("another queue");
+    let mut other = pair.ab.open_queue().expect("another queue");
     assert_error!(other.write(routes[0], 0, 0, 1), Error::InvalidArgument(_));
 }

@@ -22,7 +22,7 @@ fn travel(stub: &SemaphoreStub) -> SemaphoreStub {
 }
 
 /// Builds a semaphore over two connections that are each other's other end. Returns it as each side has it.
-pub(crate) fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) {
+pub fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) {
     let (a, b) = (SemaphoreStub::new(ab).expect("a stub"), SemaphoreStub::new(ba).expect("a stub"));
     (
         Semaphore::new(&a, &travel(&b)).expect("joining at a"),

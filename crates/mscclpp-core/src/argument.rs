@@ -31,7 +31,7 @@ kernel_argument_by_handle! {
     DeviceToDeviceSemaphore => DeviceToDeviceSemaphoreHandle, |this: &Self| this.semaphore().owner();
     HostToDeviceSemaphore => HostToDeviceSemaphoreHandle, |this: &Self| this.semaphore().owner();
     BaseMemoryChannel => BaseMemoryChannelHandle, |this: &Self| this.semaphore().owner();
-    MemoryChannel => MemoryChannelHandle, |this: &Self| MemoryChannel::owner(this).clone();
+    MemoryChannel => MemoryChannelHandle, |this: &Self| MemoryChannel::owner(this);
 }
 
 /// The kernel gets the address of the memory's first byte, [`RegisteredMemory::data`]. A memory of a peer that is not

@@ -71,20 +71,17 @@ impl BaseMemoryChannel {
 /// ```
 #[derive(Clone)]
 pub struct MemoryChannel {
+    /// Everything that the handle points to.
+    parts: Arc<Parts>,
+    handle: MemoryChannelHandle,
+}
+
+/// The parts of a channel, which a launch keeps alive, too.
+struct Parts {
     // Declared before the semaphore, which keeps the connection: the peer's memory is unmapped before the connection
     // is closed.
     _mapping: Arc<dyn RemoteRegion>,
     memories: Memories,
-    base: BaseMemoryChannel,
-    handle: MemoryChannelHandle,
-    /// Everything that the handle points to.
-    owner: Owner,
-}
-
-/// The parts of a channel that a launch keeps alive, in the order in which they are dropped.
-struct Parts {
-    _mapping: Arc<dyn RemoteRegion>,
-    _memories: Memories,
     base: BaseMemoryChannel,
 }
 
@@ -106,7 +103,7 @@ impl KernelObject for Parts {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Memories {
     dst: RegisteredMemory,
     src: RegisteredMemory,
@@ -157,44 +154,41 @@ impl MemoryChannel {
             reserved: 0,
         };
         let memories = Memories { dst: dst.clone(), src: src.clone(), packet_buffer: packet_buffer.cloned() };
-        // The mapping is dropped first, as in `MemoryChannel`.
-        let owner =
-            Arc::new(Parts { _mapping: mapping.clone(), _memories: memories.clone(), base: base.clone() });
-        Ok(Self { _mapping: mapping, memories, base, handle, owner })
+        Ok(Self { parts: Arc::new(Parts { _mapping: mapping, memories, base }), handle })
     }
 
     /// The channel's semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
-        self.base.semaphore()
+        self.parts.base.semaphore()
     }
 
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.owner
+    pub(crate) fn owner(&self) -> Owner {
+        self.parts.clone()
     }
 
     /// The same semaphore as a channel that moves no data.
     #[must_use]
     pub fn base(&self) -> &BaseMemoryChannel {
-        &self.base
+        &self.parts.base
     }
 
     /// The peer's memory.
     #[must_use]
     pub fn dst(&self) -> &RegisteredMemory {
-        &self.memories.dst
+        &self.parts.memories.dst
     }
 
     /// This side's memory.
     #[must_use]
     pub fn src(&self) -> &RegisteredMemory {
-        &self.memories.src
+        &self.parts.memories.src
     }
 
     /// The buffer in which packets of the peer arrive.
     #[must_use]
     pub fn packet_buffer(&self) -> Option<&RegisteredMemory> {
-        self.memories.packet_buffer.as_ref()
+        self.parts.memories.packet_buffer.as_ref()
     }
 
     /// Checks whether kernels may use [`LL128Packet`]s on this channel. Ask at both ends: each end knows only about
@@ -238,7 +232,7 @@ impl MemoryChannel {
     }
 }
 
-mscclpp_os::debug_fields!(MemoryChannel, |this| semaphore: this.semaphore(), memories: this.memories, ..);
+mscclpp_os::debug_fields!(MemoryChannel, |this| semaphore: this.semaphore(), memories: this.parts.memories, ..);
 
 /// Returns the address of a memory that is on the connection's own device.
 fn local(connection: &Connection, what: &'static str, memory: &RegisteredMemory) -> Result<DevicePtr> {

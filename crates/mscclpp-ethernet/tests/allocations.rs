@@ -2,41 +2,25 @@
 
 mod support;
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    time::Duration,
-};
+use std::{cell::Cell, time::Duration};
 
 use mscclpp_core::Semaphore;
-use mscclpp_test_support::until;
+use mscclpp_test_support::{Noting, until};
 use parking_lot::Mutex;
 use support::{Pair, Words};
 
 thread_local! {
+    /// The number of this thread's allocations.
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, with a count of each thread's allocations.
-struct Counting;
+extern "C" fn count(_bytes: usize) {
+    // A thread that is ending no longer has a count, and nobody needs it.
+    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+}
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
-
-// SAFETY: the system's allocator does everything.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that is ending no longer has a count, and nobody needs it.
-        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller makes the same promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller makes the same promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
+static ALLOCATOR: Noting = Noting(count);
 
 /// Waits for a lock. A thread allocates memory when it first has to wait for one, and it is chance whether that happens
 /// before the rounds that count.

@@ -97,11 +97,6 @@ pub(crate) unsafe extern "C" fn get_device_name(device: *mut sys::ibv_device) ->
     unsafe { (&raw const (*device).name).cast() }
 }
 
-pub(crate) unsafe extern "C" fn get_device_guid(device: *mut sys::ibv_device) -> sys::__be64 {
-    // SAFETY: devices of this table are `FakeDevice`s.
-    guid(unsafe { (*device.cast::<FakeDevice>()).index })
-}
-
 fn guid(index: usize) -> sys::__be64 {
     (0x0200_0000_0000_0000 + index as u64).to_be()
 }
@@ -259,12 +254,8 @@ pub(crate) unsafe extern "C" fn query_gid(
     gid_index: c_int,
     gid: *mut sys::ibv_gid,
 ) -> c_int {
-    let mut state = world_of(context).lock();
+    let state = world_of(context).lock();
     let device = state.device(context as usize);
-    if let Some(errno) = state.faults.of(device, Call::QueryGid) {
-        set_errno(errno);
-        return -1;
-    }
     let port = state.devices[device].config.ports.get(usize::from(port).wrapping_sub(1));
     match port.and_then(|port| port.gids.get(usize::try_from(gid_index).ok()?)) {
         Some(found) => {
@@ -286,11 +277,8 @@ pub(crate) unsafe extern "C" fn query_gid_table(
     _flags: u32,
     entry_size: usize,
 ) -> isize {
-    let mut state = world_of(context).lock();
+    let state = world_of(context).lock();
     let device = state.device(context as usize);
-    if let Some(errno) = state.faults.of(device, Call::QueryGidTable) {
-        return -(errno as isize);
-    }
     let ports = state.devices[device].config.ports.iter().zip(1..);
     let all = ports.flat_map(|(port, port_num)| {
         port.gids.iter().zip(0..).map(move |(gid, gid_index)| (port_num, gid_index, *gid))
@@ -312,30 +300,6 @@ pub(crate) unsafe extern "C" fn query_gid_table(
         unsafe { entries.add(place).write(entry) };
     }
     all.len() as isize
-}
-
-pub(crate) unsafe extern "C" fn query_pkey(
-    context: *mut sys::ibv_context,
-    port: u8,
-    place: c_int,
-    pkey: *mut sys::__be16,
-) -> c_int {
-    let mut state = world_of(context).lock();
-    let device = state.device(context as usize);
-    let fault = state.faults.of(device, Call::QueryPkey);
-    let port = state.devices[device].config.ports.get(usize::from(port).wrapping_sub(1));
-    let found = port.and_then(|port| port.pkeys.get(usize::try_from(place).ok()?));
-    match (fault, found) {
-        (None, Some(found)) => {
-            // SAFETY: the caller's pointer is valid for a write.
-            unsafe { *pkey = found.to_be() };
-            0
-        }
-        (fault, _) => {
-            set_errno(fault.unwrap_or(libc::EINVAL));
-            -1
-        }
-    }
 }
 
 pub(crate) unsafe extern "C" fn get_async_event(

@@ -12,24 +12,15 @@ pub enum Call {
     OpenDevice,
     QueryDevice,
     QueryPort,
-    QueryGid,
-    QueryGidTable,
-    QueryPkey,
     AllocPd,
-    DeallocPd,
-    /// `reg_mr` and `reg_mr_iova2`.
+    /// Every registration of memory, whatever the entry point.
     RegMr,
-    RegDmabufMr,
-    DeregMr,
     CreateCompChannel,
     CreateCq,
-    DestroyCq,
     ReqNotifyCq,
     PollCq,
     CreateQp,
     ModifyQp,
-    QueryQp,
-    DestroyQp,
     /// Posted requests. They are counted instead of calls, so that a chain can fail in its middle.
     PostSend,
     /// Posted receives. They are counted instead of calls.

@@ -92,17 +92,14 @@ impl Fake {
     /// Returns the table of the world's entry points.
     pub fn table(&self) -> Verbs {
         Verbs {
-            fork_init: text::fork_init,
             get_device_list: self.slot.get_device_list(),
             free_device_list: device::free_device_list,
             get_device_name: device::get_device_name,
-            get_device_guid: device::get_device_guid,
             open_device: device::open_device,
             close_device: device::close_device,
             query_device: device::query_device,
             query_port_compat: device::query_port_compat,
             query_gid: device::query_gid,
-            query_pkey: device::query_pkey,
             get_async_event: device::get_async_event,
             ack_async_event: device::ack_async_event,
             alloc_pd: memory::alloc_pd,
@@ -119,10 +116,8 @@ impl Fake {
             modify_qp: queue_pair::modify_qp,
             query_qp: queue_pair::query_qp,
             destroy_qp: queue_pair::destroy_qp,
-            node_type_str: text::node_type_str,
             port_state_str: text::port_state_str,
             event_type_str: text::event_type_str,
-            wc_status_str: text::wc_status_str,
             reg_mr_iova2: Some(memory::reg_mr_iova2),
             query_gid_table: Some(device::query_gid_table),
             reg_dmabuf_mr: Some(memory::reg_dmabuf_mr),

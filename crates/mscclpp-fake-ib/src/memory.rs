@@ -8,7 +8,7 @@ use std::{
 use mscclpp_verbs_sys as sys;
 
 use crate::{
-    device::{null, set_errno, world_of},
+    device::{null, world_of},
     faults::Call,
     state::{Region, State},
 };
@@ -28,12 +28,8 @@ pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
     // SAFETY: domains of this table are never freed.
     let mut state = world_of(unsafe { (*pd).context }).lock();
     let domain = pd as usize;
-    let Some(&context) = state.domains.get(&domain) else {
+    if !state.domains.contains_key(&domain) {
         return state.misused("a protection domain is given back twice");
-    };
-    let device = state.device(context);
-    if let Some(errno) = state.faults.of(device, Call::DeallocPd) {
-        return errno;
     }
     let used = state.regions.values().any(|region| region.domain == domain);
     if used || state.qps.values().any(|qp| qp.domain == domain) {
@@ -64,7 +60,7 @@ pub(crate) unsafe extern "C" fn reg_mr_iova2(
     let mut state = world_of(unsafe { (*pd).context }).lock();
     let region =
         Region { c: 0, domain: pd as usize, address: address as usize, iova, length, access, mapping: None };
-    register(&mut state, pd, region, Call::RegMr)
+    register(&mut state, pd, region)
 }
 
 /// Registers a dmabuf by mapping its descriptor, which may be a memfd.
@@ -88,7 +84,7 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
     let address = mapped as usize + offset as usize;
     let mapping = Some((mapped as usize, size));
     let region = Region { c: 0, domain: pd as usize, address, iova, length, access: access as u32, mapping };
-    let registered = register(&mut state, pd, region, Call::RegDmabufMr);
+    let registered = register(&mut state, pd, region);
     if registered.is_null() {
         // SAFETY: the mapping was made above and nobody else has it.
         unsafe { libc::munmap(mapped, size) };
@@ -96,12 +92,12 @@ pub(crate) unsafe extern "C" fn reg_dmabuf_mr(
     registered
 }
 
-fn register(state: &mut State, pd: *mut sys::ibv_pd, mut region: Region, call: Call) -> *mut sys::ibv_mr {
+fn register(state: &mut State, pd: *mut sys::ibv_pd, mut region: Region) -> *mut sys::ibv_mr {
     let Some(&context) = state.domains.get(&(pd as usize)) else {
         return null(state.misused("memory is registered with a protection domain that was given back"));
     };
     let device = state.device(context);
-    if let Some(errno) = state.faults.of(device, call) {
+    if let Some(errno) = state.faults.of(device, Call::RegMr) {
         return null(errno);
     }
     let remote = sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_ATOMIC;
@@ -131,11 +127,6 @@ pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
     // SAFETY: regions of this table are never freed.
     let (context, key) = unsafe { ((*mr).context, (*mr).lkey) };
     let mut state = world_of(context).lock();
-    let device = state.device(context as usize);
-    if let Some(errno) = state.faults.of(device, Call::DeregMr) {
-        set_errno(errno);
-        return errno;
-    }
     if state.regions.get(&key).is_none_or(|region| region.c != mr as usize) {
         return state.misused("a region is deregistered twice");
     }

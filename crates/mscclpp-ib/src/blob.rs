@@ -9,7 +9,7 @@
 
 use mscclpp_net::{
     links::{
-        Address, Protocol,
+        self, Address, Protocol,
         header::{Fields, Header, Inbound, Outbound},
     },
     wire::{Malformed, Reader, Wire},
@@ -24,11 +24,6 @@ use crate::{
 /// The protocol between peers of this transport.
 pub(crate) const PROTOCOL: Protocol =
     Protocol { name: "mscclpp-ib", title: "InfiniBand", magic: *b"MSIB", version: 4 };
-
-/// The error of a blob that cannot be read.
-fn malformed(what: &'static str) -> impl Fn(Malformed) -> Error {
-    move |Malformed(problem)| Error::Malformed { what, problem }
-}
 
 /// The part of an endpoint that a peer needs to reach it and to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,11 +46,13 @@ impl EndpointBlob {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(bytes);
-        let address = Address::read(&PROTOCOL, &mut reader)?;
-        let rest = Wire::parse(reader.rest()).map_err(malformed("an endpoint"))?;
-        let (atomics, is_ethernet, gid, device) = rest;
-        Ok(Self { address, atomics, is_ethernet, gid: Gid(gid), device })
+        let parse = || -> Result<_, links::Error> {
+            let mut reader = Reader::new(bytes);
+            let address = Address::read(&PROTOCOL, &mut reader)?;
+            let (atomics, is_ethernet, gid, device) = Wire::parse(reader.rest())?;
+            Ok(Self { address, atomics, is_ethernet, gid: Gid(gid), device })
+        };
+        parse().map_err(|error| Error::in_part_of("an endpoint", error))
     }
 }
 
@@ -78,21 +75,20 @@ impl RegionBlob {
 
     /// Reads the blob of a region. `id` and `len` come from the envelope around the blob.
     pub(crate) fn decode(bytes: &[u8], id: u64, len: u64) -> Result<Self> {
-        const WHAT: &str = "a registered memory";
-        let mut reader = Reader::new(bytes);
-        PROTOCOL.check(&mut reader)?;
-        let parse = || {
+        let parse = || -> Result<_, links::Error> {
+            let mut reader = Reader::new(bytes);
+            PROTOCOL.check(&mut reader)?;
             let (own_id, address, own_len, data_key, update_key) =
                 <(u64, u64, u64, u32, u32)>::parse(reader.rest())?;
             if (own_id, own_len) != (id, len) {
-                return Err(Malformed("it belongs to a different region than the memory it came in"));
+                return Err(Malformed("it belongs to a different region than the memory it came in").into());
             }
             if address.checked_add(len).is_none() {
-                return Err(Malformed("it goes past the end of the address space"));
+                return Err(Malformed("it goes past the end of the address space").into());
             }
             Ok(Self { id, address, len, data_key, update_key })
         };
-        parse().map_err(malformed(WHAT))
+        parse().map_err(|error| Error::in_part_of("a registered memory", error))
     }
 }
 

@@ -1,7 +1,7 @@
 use std::{io, time::Duration};
 
 use mscclpp_core::{Transport, provider::Foreign};
-use mscclpp_net::{SystemError, env::BadVariable, links};
+use mscclpp_net::{SystemError, env::BadVariable, links, wire::Malformed};
 
 /// The errors of this transport. Callers get them inside [`mscclpp_core::Error::Transport`], or as the variant of
 /// [`mscclpp_core::Error`] that means the same.
@@ -131,6 +131,14 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 mscclpp_net::debug_as_report!(Error);
 
 impl Error {
+    /// Converts an error that was found in `what`, which a peer sent.
+    pub(crate) fn in_part_of(what: &'static str, error: links::Error) -> Self {
+        match error {
+            links::Error::Malformed(Malformed(problem)) => Self::Malformed { what, problem },
+            other => Self::Links(other),
+        }
+    }
+
     /// Converts the error to one of the core, for `transport`.
     pub(crate) fn over(self, transport: Transport) -> mscclpp_core::Error {
         use mscclpp_core::Error as Core;

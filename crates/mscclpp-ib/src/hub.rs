@@ -126,14 +126,19 @@ impl Hub {
 
     /// Returns the adapter of that name, which is opened at the first use.
     pub(crate) fn adapter(&self, name: &str) -> Result<Arc<Adapter>> {
-        let mut adapters = self.shared.adapters.lock();
-        if let Some(adapter) = adapters.get(name) {
-            return Ok(adapter.clone());
+        let known = self.shared.adapters.lock().get(name).cloned();
+        if let Some(adapter) = known {
+            return Ok(adapter);
         }
-        let adapter = Adapter::open(self.shared.verbs, name)?;
-        self.send(Command::Adapter(adapter.clone()));
-        adapters.insert(name.to_owned(), adapter.clone());
-        Ok(adapter)
+        // The driver may block, so the lock, which the hub's thread takes, too, is not held meanwhile. If another thread
+        // opens the same adapter, the first of the two is kept.
+        let opened = Adapter::open(self.shared.verbs, name)?;
+        let mut adapters = self.shared.adapters.lock();
+        let kept = adapters.entry(name.to_owned()).or_insert_with(|| {
+            self.send(Command::Adapter(opened.clone()));
+            opened.clone()
+        });
+        Ok(kept.clone())
     }
 
     /// Opens an endpoint to which peers can connect.

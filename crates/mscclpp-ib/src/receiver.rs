@@ -25,7 +25,7 @@ use crate::{
     select::Select,
     side::{EndpointPair, Side},
     status::Status,
-    words::{Refusal, WordRegions},
+    words::WordRegions,
 };
 use waiter_polls::WaiterPolls;
 
@@ -274,11 +274,7 @@ impl Receiver {
                 .map_err(|error| self.give_up(&Error::Incompatible(error.to_string())))?;
         }
         let Select { region, offset, value } = select;
-        self.words.raise(region, offset, value).map_err(|refusal| match refusal {
-            Refusal::Region => Complaint::Region { region },
-            Refusal::Place => Complaint::Place { region, offset },
-            Refusal::Device => Complaint::Device { region },
-        })?;
+        self.words.raise(region, offset, value)?;
         self.selected = Some(select);
         let Some(memory) = &self.memory else { return Err(Some(Complaint::Message)) };
         memory.post(&mut self.qp, completion.id).map_err(|error| self.give_up(&error))?;

@@ -11,22 +11,13 @@ use std::{
 use mscclpp_core::MemoryRegion;
 use parking_lot::Mutex;
 
+use crate::complaint::Complaint;
+
 /// The registered regions, for the thread that stores tokens for peers without atomics.
 #[derive(Default)]
 pub(crate) struct WordRegions {
     /// The regions by their id, each with whether the host may store there.
     table: Mutex<HashMap<u64, (Weak<MemoryRegion>, bool)>>,
-}
-
-/// The reason why a token was not raised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// There is no such region, or it was dropped.
-    Region,
-    /// The word is not inside it, or not aligned.
-    Place,
-    /// The host cannot store there.
-    Device,
 }
 
 impl WordRegions {
@@ -42,22 +33,22 @@ impl WordRegions {
     /// Raises the word at `offset` of a region to `value`, after everything that this thread has seen arrive: a
     /// thread that loads the word with acquire and sees the value sees all of that. A word that is already higher
     /// stays as it is: another queue, which this thread happened to poll first, may have raised it.
-    pub(crate) fn raise(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
+    pub(crate) fn raise(&self, region: u64, offset: u64, value: u64) -> Result<(), Complaint> {
         // The lock is held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
         let table = self.table.lock();
-        let (region, is_host_memory) = table.get(&region).ok_or(Refusal::Region)?;
-        let region = region.upgrade().ok_or(Refusal::Region)?;
+        let (memory, is_host_memory) = table.get(&region).ok_or(Complaint::Region { region })?;
+        let memory = memory.upgrade().ok_or(Complaint::Region { region })?;
         if !is_host_memory {
-            return Err(Refusal::Device);
+            return Err(Complaint::Device { region });
         }
-        let address = region.ptr().0.wrapping_add(offset);
+        let address = memory.ptr().0.wrapping_add(offset);
         match offset.checked_add(8) {
-            Some(end) if end <= region.len() && address.is_multiple_of(8) => {}
-            _ => return Err(Refusal::Place),
+            Some(end) if end <= memory.len() && address.is_multiple_of(8) => {}
+            _ => return Err(Complaint::Place { region, offset }),
         }
         let word = std::ptr::with_exposed_provenance_mut::<u64>(address as usize);
         // SAFETY: the word is inside the region, which is memory of this process that the host reaches and that
-        // `region` keeps, or its owner by the table's lock; it is aligned. Whoever registers memory promises that all
+        // `memory` keeps, or its owner by the table's lock; it is aligned. Whoever registers memory promises that all
         // accesses to it meanwhile are atomic.
         unsafe { AtomicU64::from_ptr(word) }.fetch_max(value, Ordering::Release);
         Ok(())

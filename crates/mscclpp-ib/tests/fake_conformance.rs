@@ -1,19 +1,16 @@
 //! The transport also passes the suite that all transports pass over simulated adapters. These reorder what real ones
 //! may reorder in host memory, while soft RoCE does everything in order.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, sync::Arc};
 
 use mscclpp_conformance::{Devices, Setup, run};
 use mscclpp_core::{Context, ContextBuilder, IbMode, Transport};
 use mscclpp_gpu::{GpuDirect, WritesOrdering};
 use mscclpp_ib::InfiniBand;
-use mscclpp_test_support::within;
+use mscclpp_test_support::{LIMIT, within};
 use mscclpp_verbs_sys::Verbs;
 
 use mscclpp_fake_ib::{Config, Fake, Live, Reordering};
-
-/// The longest time until dropped queues and the memory of dropped connections are gone.
-const GOING: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 struct OverFake {
@@ -84,7 +81,7 @@ fn main() -> ExitCode {
     ];
     let outcome = run(setups.clone().map(|(name, setup)| (name.to_owned(), setup)), []);
     for (name, OverFake { world, .. }) in setups {
-        let is_gone = within(GOING, || world.live() == Live::default());
+        let is_gone = within(LIMIT, || world.live() == Live::default());
         assert!(is_gone, "{name}: something has leaked: {:?}", world.live());
         assert_eq!(world.take_misuse(), Vec::<String>::new(), "{name}");
     }

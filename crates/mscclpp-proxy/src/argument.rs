@@ -10,8 +10,8 @@ use crate::{
 };
 
 kernel_argument_by_handle! {
-    BasePortChannel => BasePortChannelHandle, |this: &Self| BasePortChannel::owner(this).clone();
-    PortChannel => PortChannelHandle, |this: &Self| PortChannel::owner(this).clone();
+    BasePortChannel => BasePortChannelHandle, |this: &Self| BasePortChannel::owner(this);
+    PortChannel => PortChannelHandle, |this: &Self| PortChannel::owner(this);
     FifoShared => FifoHandle, |this: &Self| FifoShared::owner(this);
     Fifo => FifoHandle, |this: &Self| FifoShared::owner(this);
 }

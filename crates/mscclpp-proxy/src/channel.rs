@@ -12,30 +12,25 @@ use crate::{
 /// A channel that signals and that copies between any memories of its [`ProxyService`](crate::ProxyService). Cheap to clone.
 #[derive(Clone)]
 pub struct BasePortChannel {
-    semaphore: Semaphore,
+    /// The semaphore, and the service, which keeps the memory that the handle points to.
+    parts: Arc<Parts<()>>,
     handle: BasePortChannelHandle,
-    /// Keeps the memory that the handle points to.
-    service: Arc<ServiceState>,
-    /// Keeps the semaphore and the service.
-    owner: Owner,
 }
 
 /// A channel between one memory of this side and one of the peer's. Cheap to clone.
 #[derive(Clone)]
 pub struct PortChannel {
     base: BasePortChannel,
+    /// The parts of the base, and the route, which keeps the two memories.
+    parts: Arc<Parts<Route>>,
     handle: PortChannelHandle,
-    /// Keeps the two memories.
-    route: Route,
-    /// Keeps the base and the route.
-    owner: Owner,
 }
 
-/// The parts of a channel that launches keep alive, whoever drops the channel.
+/// The parts of a channel, which launches keep alive, whoever drops the channel.
 struct Parts<T> {
     semaphore: Semaphore,
     service: Arc<ServiceState>,
-    _rest: T,
+    route: T,
 }
 
 impl<T: Send + Sync> KernelObject for Parts<T> {
@@ -74,23 +69,22 @@ impl BasePortChannel {
             semaphore_id: id,
             reserved: 0,
         };
-        let (semaphore, service) = (entry.semaphore.clone(), service.clone());
-        let owner = Arc::new(Parts { semaphore: semaphore.clone(), service: service.clone(), _rest: () });
-        Ok(Self { semaphore, handle, service, owner })
+        let parts = Parts { semaphore: entry.semaphore.clone(), service: service.clone(), route: () };
+        Ok(Self { parts: Arc::new(parts), handle })
     }
 
     /// The channel's semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
-        &self.semaphore
+        &self.parts.semaphore
     }
 
     pub(crate) fn service(&self) -> &ServiceState {
-        &self.service
+        &self.parts.service
     }
 
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.owner
+    pub(crate) fn owner(&self) -> Owner {
+        self.parts.clone()
     }
 
     /// The handle for kernels, as plain data. `self` must live until the kernels that use it are complete. As an
@@ -111,7 +105,7 @@ impl PortChannel {
     ) -> Result<Self> {
         let base = BasePortChannel::new(service, id)?;
         let memory = |id: MemoryId| service.memories.find("memory", id.raw());
-        let route = Route::new(base.semaphore.connection(), memory(dst)?, memory(src)?)?;
+        let route = Route::new(base.semaphore().connection(), memory(dst)?, memory(src)?)?;
         let [dst_size, src_size] = route.sizes();
         // The service's device is the connection's, as `add_semaphore` has checked. Its kernels need not reach the
         // memory of another device, or of the host; the proxy reaches it.
@@ -131,22 +125,18 @@ impl PortChannel {
             direct_put_max: near(service.direct_put_max),
             bulk_put_max: near(service.bulk_put_max),
         };
-        let owner = Arc::new(Parts {
-            semaphore: base.semaphore.clone(),
-            service: service.clone(),
-            _rest: route.clone(),
-        });
-        Ok(Self { base, handle, route, owner })
+        let parts = Parts { semaphore: base.semaphore().clone(), service: service.clone(), route };
+        Ok(Self { base, parts: Arc::new(parts), handle })
     }
 
     /// The channel's semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
-        &self.base.semaphore
+        self.base.semaphore()
     }
 
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.owner
+    pub(crate) fn owner(&self) -> Owner {
+        self.parts.clone()
     }
 
     /// The same channel without its memories.
@@ -164,6 +154,6 @@ impl PortChannel {
     }
 }
 
-mscclpp_os::debug_fields!(BasePortChannel, |this| semaphore: this.semaphore, ..);
+mscclpp_os::debug_fields!(BasePortChannel, |this| semaphore: this.semaphore(), ..);
 
-mscclpp_os::debug_fields!(PortChannel, |this| semaphore: this.base.semaphore, route: this.route, ..);
+mscclpp_os::debug_fields!(PortChannel, |this| semaphore: this.semaphore(), route: this.parts.route, ..);

@@ -6,9 +6,8 @@
 mod suite;
 
 use std::{
-    io,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -22,10 +21,11 @@ use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_ethernet::Ethernet;
 use mscclpp_gpu::DeviceBuffer;
 use mscclpp_proxy::PortChannel;
+use mscclpp_test_support::{Lines, until};
 use suite::{
     Pair, Setup, Side,
     kernels::Thread,
-    pair::{fill, mismatches, mix, until},
+    pair::{fill, mismatches, mix},
 };
 
 fn main() {
@@ -75,24 +75,6 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Lets the queues of `post` go on once something is logged.
-#[derive(Clone)]
-struct ReleaseOnLog {
-    post: TestPost,
-    lines: Arc<Mutex<Vec<u8>>>,
-}
-
-impl io::Write for ReleaseOnLog {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.post.hold(false);
-        self.lines.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 fn a_stop_that_takes_long_names_the_peer() {
     const LEN: u64 = 4096;
     let post = TestPost::open(Reach::Nothing).expect("a hub");
@@ -106,12 +88,13 @@ fn a_stop_that_takes_long_names_the_peer() {
         service.start_proxy(true).unwrap();
         post.hold(true);
         assert!(call(&thread));
-        let log = ReleaseOnLog { post: post.clone(), lines: Arc::default() };
+        let held = post.clone();
+        let log = Lines::then(move || held.hold(false));
         let writer = log.clone();
         let subscriber =
             tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
         tracing::subscriber::with_default(subscriber, || service.stop_proxy()).unwrap();
-        let text = String::from_utf8(log.lines.lock().unwrap().clone()).unwrap();
+        let text = log.text();
         let line = format!("to stop: rank 1 over Post: pushed up to {pushed}, carried out up to ");
         assert!(text.contains(&line), "{text}");
     }

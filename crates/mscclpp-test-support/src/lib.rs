@@ -18,6 +18,7 @@ pub mod loom;
 pub mod namespaces;
 mod needs;
 pub mod net;
+mod noting;
 mod port;
 mod random;
 mod relay;
@@ -31,7 +32,8 @@ pub use self::{
     held::held,
     hex::{hex, unhex},
     lines::Lines,
-    needs::trial_that_needs,
+    needs::{trial_if, trial_that_needs},
+    noting::Noting,
     port::{listen, reserve_port},
     random::Random,
     relay::relay,

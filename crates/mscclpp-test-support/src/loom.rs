@@ -1,6 +1,7 @@
-//! The parts that models of several crates share: a word of 4 bytes, waits, and the checker.
+//! The parts that models of several crates share: a word of 4 bytes, data beside it, waits, and the checker.
+#![allow(unsafe_code, reason = "cells of loom, which checks every access")]
 
-use loom::thread;
+use loom::{cell::UnsafeCell, thread};
 
 /// Defines `Word32`, a word of 4 bytes over loom's atomics, which implements the trait `$shared`: `mscclpp_core`'s `SharedWord`.
 #[macro_export]
@@ -50,4 +51,27 @@ pub fn model(preemptions: Option<usize>, check: impl Fn() + Sync + Send + 'stati
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.check(check);
+}
+
+/// Data that a model's threads leave for each other, without an order of its own.
+#[derive(Default)]
+pub struct Seen(UnsafeCell<u64>);
+
+// SAFETY: the cell is checked: an access that is not ordered fails the model, which is what is tested.
+unsafe impl Sync for Seen {}
+// SAFETY: as above.
+unsafe impl Send for Seen {}
+
+impl Seen {
+    /// Adds 1 to the data.
+    pub fn write(&self) {
+        // SAFETY: loom checks that nothing else accesses the cell meanwhile.
+        self.0.with_mut(|cell| unsafe { *cell += 1 });
+    }
+
+    /// Returns the data.
+    pub fn read(&self) -> u64 {
+        // SAFETY: loom checks that nothing writes the cell meanwhile.
+        self.0.with(|cell| unsafe { *cell })
+    }
 }

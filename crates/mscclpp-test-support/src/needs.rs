@@ -1,4 +1,5 @@
-//! Trials that need devices: if there are too few, they are reported as ignored, with the reason. Each trial has a time limit.
+//! Trials that not every machine allows: there they are reported as ignored, with the reason. Those that need devices have a
+//! time limit.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError},
@@ -23,6 +24,14 @@ pub fn trial_that_needs(
     match there >= count {
         true => trial,
         false => trial.with_kind(format!("{kind}: needs {count}, found {there}")).with_ignored_flag(true),
+    }
+}
+
+/// Makes a trial of `test`, which is ignored, with the reason, if it is not possible.
+pub fn trial_if(name: &str, possible: &Result<(), String>, test: fn() -> Result<(), Failed>) -> Trial {
+    match possible {
+        Ok(()) => Trial::test(name, test),
+        Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
     }
 }
 

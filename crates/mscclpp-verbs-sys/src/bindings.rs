@@ -311,9 +311,6 @@ pub const IBV_WC_GENERAL_ERR: ibv_wc_status = 21;
 pub const IBV_WC_TM_ERR: ibv_wc_status = 22;
 pub const IBV_WC_TM_RNDV_INCOMPLETE: ibv_wc_status = 23;
 pub type ibv_wc_status = ::core::ffi::c_uint;
-unsafe extern "C" {
-    pub fn ibv_wc_status_str(status: ibv_wc_status) -> *const ::core::ffi::c_char;
-}
 pub const IBV_WC_SEND: ibv_wc_opcode = 0;
 pub const IBV_WC_RDMA_WRITE: ibv_wc_opcode = 1;
 pub const IBV_WC_RDMA_READ: ibv_wc_opcode = 2;
@@ -1166,9 +1163,6 @@ unsafe extern "C" {
     pub fn ibv_get_device_name(device: *mut ibv_device) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
-    pub fn ibv_get_device_guid(device: *mut ibv_device) -> __be64;
-}
-unsafe extern "C" {
     pub fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
 }
 unsafe extern "C" {
@@ -1209,14 +1203,6 @@ unsafe extern "C" {
         flags: u32,
         entry_size: usize,
     ) -> isize;
-}
-unsafe extern "C" {
-    pub fn ibv_query_pkey(
-        context: *mut ibv_context,
-        port_num: u8,
-        index: ::core::ffi::c_int,
-        pkey: *mut __be16,
-    ) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
@@ -1302,12 +1288,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_fork_init() -> ::core::ffi::c_int;
-}
-unsafe extern "C" {
-    pub fn ibv_node_type_str(node_type: ibv_node_type) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
     pub fn ibv_port_state_str(port_state: ibv_port_state) -> *const ::core::ffi::c_char;

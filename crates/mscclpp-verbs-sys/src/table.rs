@@ -7,9 +7,9 @@ use std::{
 };
 
 use crate::{
-    __be16, __be64, _compat_ibv_port_attr, bindings, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
-    ibv_device, ibv_device_attr, ibv_event_type, ibv_gid, ibv_gid_entry, ibv_mr, ibv_node_type, ibv_pd,
-    ibv_port_state, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_wc_status,
+    _compat_ibv_port_attr, bindings, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+    ibv_device_attr, ibv_event_type, ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_port_state, ibv_qp,
+    ibv_qp_attr, ibv_qp_init_attr,
     library::{Library, LoadError, Missing, NAME, VARIABLE},
 };
 
@@ -166,19 +166,15 @@ impl Verbs {
 
 entry_points! {
     required {
-        fork_init: ibv_fork_init => fn() -> c_int;
-
         get_device_list: ibv_get_device_list => fn(*mut c_int) -> *mut *mut ibv_device;
         free_device_list: ibv_free_device_list => fn(*mut *mut ibv_device);
         get_device_name: ibv_get_device_name => fn(*mut ibv_device) -> *const c_char;
-        get_device_guid: ibv_get_device_guid => fn(*mut ibv_device) -> __be64;
         open_device: ibv_open_device => fn(*mut ibv_device) -> *mut ibv_context;
         close_device: ibv_close_device => fn(*mut ibv_context) -> c_int;
 
         query_device: ibv_query_device => fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
         query_port_compat: ibv_query_port => fn(*mut ibv_context, u8, *mut _compat_ibv_port_attr) -> c_int;
         query_gid: ibv_query_gid => fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
-        query_pkey: ibv_query_pkey => fn(*mut ibv_context, u8, c_int, *mut __be16) -> c_int;
         get_async_event: ibv_get_async_event => fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
         ack_async_event: ibv_ack_async_event => fn(*mut ibv_async_event);
 
@@ -200,10 +196,8 @@ entry_points! {
         query_qp: ibv_query_qp => fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
         destroy_qp: ibv_destroy_qp => fn(*mut ibv_qp) -> c_int;
 
-        node_type_str: ibv_node_type_str => fn(ibv_node_type) -> *const c_char;
         port_state_str: ibv_port_state_str => fn(ibv_port_state) -> *const c_char;
         event_type_str: ibv_event_type_str => fn(ibv_event_type) -> *const c_char;
-        wc_status_str: ibv_wc_status_str => fn(ibv_wc_status) -> *const c_char;
     }
     optional {
         reg_mr_iova2: ibv_reg_mr_iova2, "IBVERBS_1.8", "28"
@@ -233,7 +227,7 @@ mod tests {
     #[test]
     fn a_library_without_the_functions_is_an_error_that_names_the_first() {
         let error = Verbs::find(Some("libc.so.6".into())).unwrap_err();
-        assert_eq!(error, LoadError::Symbol { path: "libc.so.6".to_owned(), symbol: "ibv_fork_init" });
+        assert_eq!(error, LoadError::Symbol { path: "libc.so.6".to_owned(), symbol: "ibv_get_device_list" });
     }
 
     #[test]

@@ -8,9 +8,9 @@ mod program;
 
 use std::{process::ExitCode, thread};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use mscclpp::prelude::*;
-use mscclpp_test_support::{LIMIT, child::output_within, namespaces::Namespaces};
+use mscclpp_test_support::{LIMIT, child::output_within, namespaces::Namespaces, trial_if};
 use program::program;
 
 /// The number of ranks, two on each node.
@@ -18,11 +18,7 @@ const N: usize = 4;
 
 fn main() -> ExitCode {
     let possible = Namespaces::new().map(drop);
-    let name = "a_mesh_of_two_hosts_has_memory_for_two_transports";
-    let trial = match &possible {
-        Ok(()) => Trial::test(name, mesh),
-        Err(why) => Trial::test(format!("{name} ({why})"), mesh).with_ignored_flag(true),
-    };
+    let trial = trial_if("a_mesh_of_two_hosts_has_memory_for_two_transports", &possible, mesh);
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
 }
 

@@ -4,13 +4,12 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use mscclpp_net::dial::Failed;
+use mscclpp_net::dial::{Failed, Search};
 use mscclpp_net::key::Nonce;
 
 use crate::job::Job;
 use crate::job::action::{Action, ConnectionId};
 use crate::job::connection::{Connection, Phase};
-use crate::job::dial::Dial;
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::hello::Purpose;
 use crate::{Error, LOG};
@@ -27,9 +26,27 @@ pub(super) const NO_ANSWER: &str = "no answer in time";
 /// could not have it, but the port refuses connections until the first one listens, an instant later.
 const ABOUT_TO_LISTEN: Duration = Duration::from_secs(1);
 
+/// The search for a connection to one rank. It tries one address after the other, because the rank could already have
+/// taken an abandoned connection for a link (S1). A connection whose proof is not answered is passed over; see
+/// `Job::attempt_expired`.
+pub(super) struct Dial {
+    pub(super) purpose: Purpose,
+    pub(super) search: Search,
+    /// The error that a job was complete where this rank asked. It may have been an earlier job of the same
+    /// processes.
+    pub(super) complete: Option<Error>,
+}
+
 impl Job {
-    pub(super) fn dial(&mut self, peer: usize, dial: Dial) {
-        self.dials.insert(peer, dial);
+    pub(super) fn dial(
+        &mut self,
+        peer: usize,
+        purpose: Purpose,
+        candidates: Vec<SocketAddr>,
+        deadline: Instant,
+    ) {
+        let search = Search::new(candidates, self.now, deadline);
+        self.dials.insert(peer, Dial { purpose, search, complete: None });
         self.advance_dials();
     }
 

@@ -19,7 +19,6 @@ use mscclpp_os::waiting::LongWait;
 use crate::job::Job;
 use crate::job::action::{Action, ConnectionId};
 use crate::job::connection::{Link, Phase};
-use crate::job::dial::Dial;
 use crate::job::formation::Stage;
 use crate::job::progress::FIRST_PROGRESS;
 use crate::job::roster::Roster;
@@ -47,7 +46,7 @@ impl Job {
                 return;
             }
         };
-        self.dial(0, Dial::new(Purpose::Join, candidates, self.now, deadline));
+        self.dial(0, Purpose::Join, candidates, deadline);
     }
 
     pub(super) fn advance_formation(&mut self) {

@@ -8,7 +8,6 @@ use mscclpp_net::key::Nonce;
 
 use crate::error::{JOB_IDS, NO_JOB_ID};
 use crate::job::connection::{Connection, Link, Phase};
-use crate::job::dial::Dial;
 use crate::job::dialling::ANSWER_LIMIT;
 use crate::job::roster::Refused;
 use crate::job::{ConnectionId, Job, Plan};
@@ -105,8 +104,7 @@ impl Job {
 
     fn rejected(&mut self, peer: usize, purpose: Purpose, rejection: Rejection, connection: &Connection) {
         if let (Rejection::Moved { to }, Purpose::Join) = (&rejection, purpose) {
-            let addresses = to.socket_addresses();
-            return self.dial(0, Dial::new(Purpose::Join, addresses, self.now, self.plan.deadline));
+            return self.dial(0, Purpose::Join, to.socket_addresses(), self.plan.deadline);
         }
         let at = connection.remote;
         let local = connection.local.map(|local| local.to_string());
@@ -286,7 +284,7 @@ impl Job {
 }
 
 /// Returns the hello of a rank to `peer`.
-pub fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
+fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
     let launched = plan.launched.as_ref().map(|job| job.id);
     Hello {
         version: PROTOCOL_VERSION,

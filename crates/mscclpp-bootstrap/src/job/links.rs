@@ -12,7 +12,6 @@ use crate::inbox::Stream;
 use crate::job::Job;
 use crate::job::action::{Action, ConnectionId, Written};
 use crate::job::connection::{Connection, Link, Phase};
-use crate::job::dial::Dial;
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::hello::Purpose;
 use crate::protocol::message;
@@ -67,8 +66,7 @@ impl Job {
             candidates.retain(|a| *a != address);
             candidates.insert(0, address);
         }
-        let deadline = self.now + self.plan.timeout;
-        self.dial(rank, Dial::new(Purpose::Peer, candidates, self.now, deadline));
+        self.dial(rank, Purpose::Peer, candidates, self.now + self.plan.timeout);
     }
 
     /// Returns whether a rank has not left, as far as is known. If nothing is known, a connection to it is opened.

@@ -22,7 +22,6 @@ mod action;
 mod admission;
 mod clash;
 mod connection;
-mod dial;
 mod dialling;
 mod directory;
 mod ending;
@@ -46,8 +45,7 @@ use mscclpp_net::wire::Malformed;
 use mscclpp_os::waiting::Repeated;
 
 use crate::job::connection::{Connection, Phase};
-use crate::job::dial::Dial;
-use crate::job::dialling::NO_ANSWER;
+use crate::job::dialling::{Dial, NO_ANSWER};
 use crate::job::peer::Peer;
 use crate::protocol::frame::Frame;
 use crate::protocol::table::Table;
@@ -58,7 +56,6 @@ pub use action::{Action, Command, ConnectionId, Written};
 pub use directory::Directory;
 pub use ending::LINGER;
 pub use formation::Formation;
-pub use handshaking::hello;
 pub use plan::{EARLIER_JOB_LIMIT, Join, Plan};
 
 /// The time for which a receive relies on the tree for news of its peer, before it opens a connection itself. Usually

@@ -10,7 +10,6 @@ use std::time::Duration;
 use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 use crate::job::connection::{Connection, Link, Phase};
-use crate::job::dial::Dial;
 use crate::job::{ConnectionId, Job};
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::hello::Purpose;
@@ -89,7 +88,7 @@ impl Job {
             return Ok(());
         }
         self.formation.missing.clear();
-        self.dial(parent, Dial::new(Purpose::Tree, addresses, self.now, self.plan.deadline));
+        self.dial(parent, Purpose::Tree, addresses, self.plan.deadline);
         Ok(())
     }
 

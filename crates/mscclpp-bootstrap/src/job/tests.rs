@@ -43,8 +43,7 @@ pub fn say_something(job: &mut Job, id: ConnectionId) {
 
 /// Opens a connection to a rank at these addresses.
 pub fn look_for(job: &mut Job, rank: usize, candidates: Vec<SocketAddr>, limit: Duration) {
-    let dial = Dial::new(Purpose::Peer, candidates, job.now, job.now + limit);
-    job.dial(rank, dial);
+    job.dial(rank, Purpose::Peer, candidates, job.now + limit);
 }
 
 pub fn goodbye() -> Vec<u8> {

@@ -11,14 +11,3 @@ pub(super) struct Acceptor {
     /// A spare descriptor, at rank 0 while the job forms, with which to turn connections away when no other is left.
     pub(super) spare: Option<UnixDatagram>,
 }
-
-impl Acceptor {
-    pub(super) fn resume_at(&self) -> Option<Instant> {
-        self.resume_at
-    }
-
-    /// Notes that all ranks have come, so that other connections may be left to wait.
-    pub(super) fn has_accepted_all(&mut self) {
-        self.spare = None;
-    }
-}

@@ -83,7 +83,7 @@ impl Reactor {
             if self.job.is_finished(now) {
                 return;
             }
-            let wake_at = self.job.wake_at().into_iter().chain(self.acceptor.resume_at()).min();
+            let wake_at = self.job.wake_at().into_iter().chain(self.acceptor.resume_at).min();
             match self.events.wait_until(wake_at) {
                 Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
                 Err(error) => {
@@ -149,7 +149,8 @@ impl Reactor {
                 Action::Listen { local } => self.listen(local),
                 Action::StopListening => self.stop_accepting(),
                 Action::Formed(table) => {
-                    self.acceptor.has_accepted_all();
+                    // All ranks have come, so other connections may be left to wait.
+                    self.acceptor.spare = None;
                     self.handle.set_formed(table);
                 }
                 Action::Deliver { stream, bytes } => self.handle.inbox.deliver(stream, bytes),

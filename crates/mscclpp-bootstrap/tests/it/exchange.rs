@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::ranks::{PATIENCE, both_kinds, on_threads};
+use crate::ranks::{PATIENCE, both_kinds, in_threads};
 use mscclpp_bootstrap::{Bootstrap, Error};
 
 const SIZES: [usize; 5] = [1, 2, 3, 8, 64];
@@ -12,7 +12,7 @@ const SIZES: [usize; 5] = [1, 2, 3, 8, 64];
 /// Runs a function on all ranks of jobs of both kinds.
 fn on_all(n: usize, run: impl Fn(&dyn Bootstrap) + Sync) {
     for job in both_kinds(n) {
-        on_threads(n, |rank| run(&*job[rank]));
+        in_threads(0..n, |rank| run(&*job[rank]));
     }
 }
 
@@ -68,7 +68,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
         for job in both_kinds(n) {
             expected.fetch_add(10 * n, Ordering::Relaxed);
             let base = arrived.load(Ordering::Relaxed);
-            on_threads(n, |rank| {
+            in_threads(0..n, |rank| {
                 for round in 1..=10 {
                     arrived.fetch_add(1, Ordering::SeqCst);
                     job[rank].barrier().unwrap();
@@ -166,7 +166,7 @@ fn messages_of_all_sizes() {
 #[test]
 fn several_threads_of_a_rank() {
     for job in both_kinds(2) {
-        on_threads(16, |thread| {
+        in_threads(0..16, |thread| {
             let (rank, tag) = (thread % 2, (thread / 2) as u32);
             for number in 0..20_u8 {
                 job[rank].send(&[number], 1 - rank, tag).unwrap();
@@ -208,7 +208,7 @@ fn bad_arguments_are_errors() {
 #[test]
 fn different_collectives_name_both() {
     for job in both_kinds(3) {
-        let errors = on_threads(3, |rank| {
+        let errors = in_threads(0..3, |rank| {
             let outcome = if rank == 2 { job[rank].all_gather(&[]).map(drop) } else { job[rank].barrier() };
             outcome.unwrap_err()
         });
@@ -228,7 +228,7 @@ fn who_has_left_fails_only_what_needs_it() {
             job[leaver].send(b"last words", (leaver + 1) % 5, 9).unwrap();
             drop(job.remove(leaver));
             let stay: Vec<usize> = (0..5).filter(|&rank| rank != leaver).collect();
-            on_threads(4, |at| {
+            in_threads(0..4, |at| {
                 let rank = stay[at];
                 let me = &job[at];
                 assert_eq!(me.rank(), rank);
@@ -282,7 +282,7 @@ fn abort_ends_every_call_of_every_rank() {
             let told = told.clone();
             bootstrap.on_failure(Box::new(move |error| told.send(error.to_string()).unwrap()));
         }
-        on_threads(5, |rank| {
+        in_threads(0..5, |rank| {
             let me = &job[rank];
             let outcome = match rank {
                 0 => me.recv(1, 0).map(drop),
@@ -323,7 +323,7 @@ fn a_rank_whose_thread_panics_does_not_leave_others_waiting() {
             panic!("on purpose");
         });
         assert!(panicked.join().is_err());
-        on_threads(2, |rank| {
+        in_threads(0..2, |rank| {
             let error = job[rank].barrier().unwrap_err();
             assert!(matches!(error, Error::Aborted { rank: 2, .. }), "{error}");
         });

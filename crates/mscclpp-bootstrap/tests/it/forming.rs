@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::ranks::{PATIENCE, challenged, connect, free_port, hear, on_threads, prove};
+use crate::ranks::{PATIENCE, challenged, connect, free_port, hear, in_threads, prove};
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Forming, MeetingPlace, TcpBootstrap};
 
@@ -223,6 +223,6 @@ fn a_proof_that_is_withdrawn_is_not_the_rank() {
         }
         let mut all = vec![job.start(2).wait().unwrap()];
         all.extend(waiting.map(|rank| rank.wait().unwrap()));
-        on_threads(4, |i| all[i].barrier().unwrap());
+        in_threads(0..4, |i| all[i].barrier().unwrap());
     }
 }

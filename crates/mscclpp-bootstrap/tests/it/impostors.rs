@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, on_threads};
+use crate::ranks::{PATIENCE, in_threads};
 use mscclpp_bootstrap::fuzzing::frame_of;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
 
@@ -73,14 +73,14 @@ fn what_a_stranger_says_does_not_end_a_job_with_a_key() {
         // Now rank 0 gets its port.
         let zero = scope.spawn(|| join(0, &at, PATIENCE));
         let job = [zero, one].map(|rank| rank.join().unwrap().unwrap());
-        on_threads(2, |rank| job[rank].barrier().unwrap());
+        in_threads(0..2, |rank| job[rank].barrier().unwrap());
     });
 }
 
 #[test]
 fn when_time_is_up_the_error_says_what_was_heard() {
     let timeout = Duration::from_secs(3);
-    on_threads(4, |i| {
+    in_threads(0..4, |i| {
         let forged = &forged()[i];
         let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = stranger.local_addr().unwrap().to_string();

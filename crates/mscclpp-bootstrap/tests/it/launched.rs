@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::ranks::{PATIENCE, connect, free_port, on_threads};
+use crate::ranks::{PATIENCE, connect, free_port, in_threads};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
 
 /// Joins as both ranks of a job at one address, each with settings of its own. Returns every outcome.
@@ -11,7 +11,7 @@ fn join_both(
     at: &str,
     settings: impl Fn(usize, TcpBootstrapBuilder) -> TcpBootstrapBuilder + Sync,
 ) -> Vec<Result<TcpBootstrap, Error>> {
-    on_threads(2, |rank| {
+    in_threads(0..2, |rank| {
         let builder = TcpBootstrap::builder(rank, 2).env(Env::default()).timeout(PATIENCE);
         settings(rank, builder).connect(at)
     })
@@ -107,7 +107,7 @@ fn a_time_out_names_the_rank_that_was_refused() {
 #[test]
 fn a_rank_joins_as_its_launcher_says() {
     let at = format!("127.0.0.1:{}", free_port());
-    let jobs = on_threads(2, |rank| {
+    let jobs = in_threads(0..2, |rank| {
         let rank = rank.to_string();
         let launched = Rendezvous::from_lookup(|name| match name {
             "PMI_RANK" => Some(rank.as_str().into()),

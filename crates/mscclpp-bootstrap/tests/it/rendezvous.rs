@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, challenged, connect, free_port, on_threads, prove};
+use crate::ranks::{PATIENCE, challenged, connect, free_port, in_threads, prove};
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
 use mscclpp_test_support::Random;
@@ -14,14 +14,14 @@ fn join_all(
     at: &str,
     settings: impl Fn(usize, TcpBootstrapBuilder) -> TcpBootstrapBuilder + Sync,
 ) -> Vec<Result<TcpBootstrap, Error>> {
-    on_threads(n, |rank| {
+    in_threads(0..n, |rank| {
         let builder = TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE);
         settings(rank, builder).connect(at)
     })
 }
 
 fn forms(n: usize, at: &str) {
-    on_threads(n, |rank| connect(rank, n, at, PATIENCE).unwrap().barrier().unwrap());
+    in_threads(0..n, |rank| connect(rank, n, at, PATIENCE).unwrap().barrier().unwrap());
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_port_can_be_used_again_at_once() {
 fn many_ids_in_one_process() {
     let ids: Vec<UniqueId> =
         (0..4).map(|_| TcpBootstrap::create_unique_id_in(&Env::default()).unwrap()).collect();
-    on_threads(8, |i| {
+    in_threads(0..8, |i| {
         let (job, rank) = (i / 2, i % 2);
         let bootstrap = connect(rank, 2, ids[job], PATIENCE).unwrap();
         assert_eq!(bootstrap.all_gather(&[job as u8]).unwrap(), [[job as u8], [job as u8]]);
@@ -55,7 +55,7 @@ fn an_id_survives_the_environment_and_serves_once() {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     let id: UniqueId = id.to_hex().parse().unwrap();
     let id = UniqueId::from_bytes(&id.to_bytes()).unwrap();
-    on_threads(2, |rank| connect(rank, 2, id, PATIENCE).unwrap().barrier().unwrap());
+    in_threads(0..2, |rank| connect(rank, 2, id, PATIENCE).unwrap().barrier().unwrap());
     for rank in 0..2 {
         assert!(matches!(connect(rank, 2, id, PATIENCE), Err(Error::NobodyListens { .. })));
     }
@@ -142,7 +142,7 @@ fn an_unknown_interface_lists_the_known() {
 #[test]
 fn a_time_out_lists_who_is_missing() {
     let at = format!("127.0.0.1:{}", free_port());
-    let outcomes = on_threads(3, |i| {
+    let outcomes = in_threads(0..3, |i| {
         // Ranks 2 and 4 never come. The time of the others runs out first, seconds after all that came have been told
         // who is missing.
         let (rank, timeout) = [(0, 12), (1, 8), (3, 8)][i];
@@ -245,13 +245,13 @@ fn a_process_that_comes_again_to_a_job_that_it_has_not_dropped_does_not_disturb_
             other => panic!("{other:?}"),
         }
     }
-    on_threads(2, |rank| job[rank].as_ref().unwrap().barrier().unwrap());
+    in_threads(0..2, |rank| job[rank].as_ref().unwrap().barrier().unwrap());
 }
 
 #[test]
 fn the_same_rank_twice_names_both() {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let outcomes = on_threads(3, |i| connect([0, 1, 1][i], 3, id, PATIENCE).map(drop));
+    let outcomes = in_threads(0..3, |i| connect([0, 1, 1][i], 3, id, PATIENCE).map(drop));
     for outcome in outcomes {
         match outcome {
             Err(Error::DuplicateRank { rank: 1, first, second, .. }) => {
@@ -271,7 +271,7 @@ fn the_same_rank_twice_names_both() {
 fn two_ranks_0_hear_of_each_other_at_once() {
     let started = Instant::now();
     let at = format!("127.0.0.1:{}", free_port());
-    for outcome in on_threads(2, |_| connect(0, 2, at.as_str(), PATIENCE).map(drop)) {
+    for outcome in in_threads(0..2, |_| connect(0, 2, at.as_str(), PATIENCE).map(drop)) {
         let error = outcome.unwrap_err();
         assert!(error.to_string().contains(&at), "{error}");
         let Error::DuplicateRank { rank: 0, first, second, .. } = error else { panic!("{error}") };
@@ -295,7 +295,7 @@ fn two_ranks_0_hear_of_each_other_at_once() {
 #[test]
 fn differing_numbers_of_ranks_name_both() {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let outcomes = on_threads(2, |rank| connect(rank, [3, 4][rank], id, PATIENCE).map(drop));
+    let outcomes = in_threads(0..2, |rank| connect(rank, [3, 4][rank], id, PATIENCE).map(drop));
     for outcome in outcomes {
         let error = outcome.unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
@@ -346,7 +346,7 @@ fn the_next_job_can_have_the_address_of_the_last_one() {
 #[test]
 fn the_next_job_of_the_same_processes_may_have_fewer_ranks() {
     let at = format!("127.0.0.1:{}", free_port());
-    on_threads(3, |rank| {
+    in_threads(0..3, |rank| {
         let job = connect(rank, 3, at.as_str(), PATIENCE).unwrap();
         job.barrier().unwrap();
         // The others come back while rank 0 still has the previous job, and rank 2 is rank 1 now.
@@ -363,7 +363,7 @@ fn the_next_job_of_the_same_processes_may_have_fewer_ranks() {
 #[test]
 fn a_time_out_that_never_comes_is_none() {
     let at = format!("127.0.0.1:{}", free_port());
-    on_threads(5, |rank| {
+    in_threads(0..5, |rank| {
         let job = connect(rank, 5, at.as_str(), Duration::MAX).unwrap();
         // These ranks are no neighbours in the tree, so one opens a connection to the other.
         match rank {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ranks::{PATIENCE, free_port, on_threads};
+use crate::ranks::{PATIENCE, free_port, in_threads};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Forming, MeetingPlace, TcpBootstrap};
 use mscclpp_test_support::within;
 
@@ -24,7 +24,7 @@ fn one_thread_brings_up_all_ranks_in_any_order() {
                 let forming: Vec<_> =
                     order.iter().map(|&rank| start(rank, n, at.clone(), PATIENCE).unwrap()).collect();
                 let ranks: Vec<_> = forming.into_iter().map(|forming| forming.wait().unwrap()).collect();
-                on_threads(n, |i| {
+                in_threads(0..n, |i| {
                     let all = ranks[i].all_gather(&[ranks[i].rank() as u8]).unwrap();
                     assert!(all.iter().enumerate().all(|(rank, bytes)| *bytes == [rank as u8]));
                 });

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, both_kinds, connect, free_port, on_threads};
+use crate::ranks::{PATIENCE, both_kinds, connect, free_port, in_threads};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, TcpBootstrap};
 use mscclpp_test_support::{
     Lines,
@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_millis(5);
 /// Makes two ranks that log early, of each kind of job.
 fn pairs() -> [[Box<dyn Bootstrap>; 2]; 2] {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let tcp = on_threads(2, |rank| {
+    let tcp = in_threads(0..2, |rank| {
         let builder = TcpBootstrap::builder(rank, 2).env(Env::default()).timeout(PATIENCE);
         Box::new(builder.log_waits_after(SOON).connect(id).unwrap()) as Box<dyn Bootstrap>
     });
@@ -135,7 +135,7 @@ fn as_a_child() {
         return;
     }
     let (at, nobody) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
-    on_threads(3, |thread| {
+    in_threads(0..3, |thread| {
         let (rank, at) = [(0, &at), (1, &at), (3, &nobody)][thread];
         let builder =
             TcpBootstrap::builder(rank, 3 + rank / 3).env(Env::default()).log_waits_after(SOON * 30);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, free_port, on_threads};
+use crate::ranks::{PATIENCE, free_port, in_threads};
 use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Job, TcpBootstrap};
 use mscclpp_test_support::{Child, child, until};
@@ -177,7 +177,7 @@ fn a_generation_that_does_not_form_can_be_tried_again() -> Result<(), Failed> {
 /// Runs ranks as threads. One sends a message that is not received, and all go on to the next generation.
 fn nothing_of_an_earlier_generation_arrives() -> Result<(), Failed> {
     let at = address();
-    on_threads(2, |rank| {
+    in_threads(0..2, |rank| {
         let mut job = job_of(rank, 2, &at);
         let first = job.next_generation().unwrap();
         if rank == 1 {
@@ -204,7 +204,7 @@ fn sixty_four_ranks_form_again() -> Result<(), Failed> {
     const GONE: usize = 17;
     let at = address();
     let all_know = std::sync::Barrier::new(MANY);
-    let times = on_threads(MANY, |rank| {
+    let times = in_threads(0..MANY, |rank| {
         let mut job = job_of(rank, MANY, &at);
         let first = job.next_generation().unwrap();
         first.barrier().unwrap();

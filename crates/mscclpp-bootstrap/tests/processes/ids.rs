@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, connect, on_threads};
+use crate::ranks::{PATIENCE, connect, in_threads};
 use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, UniqueId};
 use mscclpp_test_support::{Child, child, in_fork};
@@ -54,7 +54,7 @@ pub(crate) fn be_rank(role: &[String]) -> ExitCode {
 }
 
 fn forms(id: UniqueId, late: usize) {
-    on_threads(5, |rank| {
+    in_threads(0..5, |rank| {
         if rank == late {
             std::thread::sleep(Duration::from_millis(300));
         }
@@ -74,7 +74,7 @@ fn ids_of_one_process() -> Result<(), Failed> {
 
 fn many_jobs_meet_through_one_process() -> Result<(), Failed> {
     let (_child, ids) = maker(1);
-    on_threads(6, |i| {
+    in_threads(0..6, |i| {
         let (job, rank) = (i / 2, i % 2);
         let ranks = connect(rank, 2, ids[0].derive(&[job as u8]), PATIENCE).unwrap();
         assert_eq!(ranks.all_gather(&[job as u8]).unwrap(), [[job as u8], [job as u8]]);
@@ -107,7 +107,7 @@ fn the_process_is_killed(while_ranks_wait: bool) -> Result<(), Failed> {
 
 fn two_processes_are_rank_0() -> Result<(), Failed> {
     let (_child, ids) = maker(1);
-    for outcome in on_threads(2, |_| connect(0, 2, ids[0], LONG).map(drop)) {
+    for outcome in in_threads(0..2, |_| connect(0, 2, ids[0], LONG).map(drop)) {
         let error = outcome.unwrap_err();
         assert!(matches!(error, Error::DuplicateRank { rank: 0, .. }), "{error}");
     }

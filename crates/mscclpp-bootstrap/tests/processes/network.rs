@@ -6,10 +6,10 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, connect, free_port, on_threads};
+use crate::ranks::{PATIENCE, connect, free_port, in_threads};
 use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Family, TcpBootstrap};
-use mscclpp_test_support::{Child, child, namespaces::Namespaces};
+use mscclpp_test_support::{Child, child, namespaces::Namespaces, trial_if};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The loss of a rank must be known to all others within this time.
@@ -19,10 +19,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
     let v6 = v6.map(drop).map_err(|error| format!("needs IPv6: binding ::1: {error}"));
     let namespaces = Namespaces::new().map(drop);
-    let trial = |name: &str, possible: &Result<(), String>, test: fn() -> Result<(), Failed>| match possible {
-        Ok(()) => Trial::test(name, test),
-        Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
-    };
     let unshared = Command::new("unshare").args(["-n", "true"]).output();
     let unshared = match unshared {
         Ok(output) if output.status.success() => Ok(()),
@@ -30,18 +26,18 @@ pub(crate) fn trials() -> Vec<Trial> {
         Err(error) => Err(format!("unshare: {error}")),
     };
     vec![
-        trial("no_network", &unshared, no_network),
-        trial("a_job_forms_at_an_ipv6_address", &v6, by_address),
-        trial("a_job_forms_by_an_id_over_ipv6_alone", &v6, by_id),
-        trial("a_vanished_node_is_known_to_ranks_that_wait", &namespaces, || vanishes("wait")),
-        trial("a_vanished_node_is_known_to_ranks_that_talk", &namespaces, || vanishes("talk")),
+        trial_if("no_network", &unshared, no_network),
+        trial_if("a_job_forms_at_an_ipv6_address", &v6, by_address),
+        trial_if("a_job_forms_by_an_id_over_ipv6_alone", &v6, by_id),
+        trial_if("a_vanished_node_is_known_to_ranks_that_wait", &namespaces, || vanishes("wait")),
+        trial_if("a_vanished_node_is_known_to_ranks_that_talk", &namespaces, || vanishes("talk")),
     ]
 }
 
 fn by_address() -> Result<(), Failed> {
     for at in ["[::1]:", "lo:[::1]:"] {
         let at = format!("{at}{}", free_port());
-        on_threads(3, |rank| connect(rank, 3, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
+        in_threads(0..3, |rank| connect(rank, 3, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
     }
     Ok(())
 }
@@ -69,7 +65,7 @@ fn needs_a_network() {
 fn by_id() -> Result<(), Failed> {
     let id = TcpBootstrap::create_unique_id_in(&Env { family: Some(Family::V6), ..Env::default() })?;
     assert!(id.addresses().iter().all(SocketAddr::is_ipv6));
-    on_threads(3, |rank| connect(rank, 3, id, PATIENCE).unwrap().barrier().unwrap());
+    in_threads(0..3, |rank| connect(rank, 3, id, PATIENCE).unwrap().barrier().unwrap());
     Ok(())
 }
 

@@ -7,23 +7,10 @@ use std::time::Duration;
 use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, MeetingPlace, TcpBootstrap};
 #[allow(unused_imports, reason = "not every test needs one")]
-pub(crate) use mscclpp_test_support::reserve_port as free_port;
+pub(crate) use mscclpp_test_support::{in_threads, reserve_port as free_port};
 
 /// A time limit longer than anything takes that works. Calls that are expected to fail fail sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Runs a function on `n` threads. Returns all results.
-pub(crate) fn on_threads<T: Send>(n: usize, run: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..n)
-            .map(|rank| {
-                let run = &run;
-                scope.spawn(move || run(rank))
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
 
 /// Joins as one rank, whatever the environment of the tests says.
 pub(crate) fn connect(
@@ -78,7 +65,7 @@ pub(crate) fn hear(rank: &mut RawRank, mut stream: &TcpStream) -> Result<Vec<u8>
 #[allow(dead_code, reason = "not every test needs one")]
 pub(crate) fn tcp_job(n: usize) -> Vec<TcpBootstrap> {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    on_threads(n, |rank| connect(rank, n, id, PATIENCE).unwrap())
+    in_threads(0..n, |rank| connect(rank, n, id, PATIENCE).unwrap())
 }
 
 /// Starts a job over TCP and one in the process.

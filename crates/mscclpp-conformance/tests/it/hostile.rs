@@ -1,55 +1,24 @@
 //! Bytes that no peer's library made: reading them gives an error of one kind, takes little memory, and never panics.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
+use std::cell::Cell;
 
 use consumer_own_transport::knobs::{Reach, TestPost};
 use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, RegisteredMemory, SemaphoreStub};
 use mscclpp_gpu::Platform;
-use mscclpp_test_support::Random;
-
-/// The system's allocator, which remembers the largest request of each thread.
-struct Watched;
+use mscclpp_test_support::{Noting, Random};
 
 thread_local! {
+    /// The largest allocation of this thread.
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
-fn note(bytes: usize) {
+extern "C" fn note(bytes: usize) {
     // The thread-local value does not exist any more while the thread ends.
     let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(bytes)));
 }
 
-// SAFETY: everything is passed on to the system's allocator unchanged; noting a number allocates nothing.
-unsafe impl GlobalAlloc for Watched {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size());
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        note(layout.size());
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        note(new_size);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Watched = Watched;
+static ALLOCATOR: Noting = Noting(note);
 
 const INPUTS: usize = 10_000;
 const MOST_MEMORY: usize = 1 << 20;

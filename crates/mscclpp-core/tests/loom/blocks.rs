@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use loom::{cell::UnsafeCell, sync::atomic::AtomicU32, thread};
+use loom::{sync::atomic::AtomicU32, thread};
 use mscclpp_core::protocol::SharedWord;
 
 use super::{
-    Status, Word32, Word64, backoff,
+    Seen, Status, Word32, Word64, backoff,
     kernels::{DeviceSemaphore, DeviceSyncer},
     model,
 };
@@ -16,13 +16,8 @@ struct Grid {
     syncer: DeviceSyncer<Word64>,
     semaphore: DeviceSemaphore<Word32>,
     status: Status,
-    data: [UnsafeCell<u32>; 2],
+    data: [Seen; 2],
 }
-
-// SAFETY: the data is in checked cells: an access that is not ordered fails the model, which is what is tested.
-unsafe impl Sync for Grid {}
-// SAFETY: as above.
-unsafe impl Send for Grid {}
 
 impl Grid {
     fn new(weakened: bool) -> Arc<Self> {
@@ -30,7 +25,7 @@ impl Grid {
             syncer: DeviceSyncer::over(Word64::new(weakened)),
             semaphore: DeviceSemaphore::over(Word32(AtomicU32::new(0))),
             status: Status::new(),
-            data: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            data: Default::default(),
         })
     }
 
@@ -38,22 +33,12 @@ impl Grid {
         self.syncer.sync(n_blocks, max_spins, &self.status.words(), backoff())
     }
 
-    fn add(&self, i: usize) {
-        // SAFETY: loom checks that nothing else accesses it meanwhile.
-        self.data[i].with_mut(|data| unsafe { *data += 1 });
-    }
-
-    fn value(&self, i: usize) -> u32 {
-        // SAFETY: loom checks that nothing writes it meanwhile.
-        self.data[i].with(|data| unsafe { *data })
-    }
-
     /// Runs block `i` of two: it writes its part, meets the other at the barrier, reads the other's part, and so on.
     fn play(&self, i: usize) {
         for round in 1..=2 {
-            self.add(i);
+            self.data[i].write();
             assert!(self.sync(2, -1));
-            assert_eq!(self.value(1 - i), round);
+            assert_eq!(self.data[1 - i].read(), round);
             assert!(self.sync(2, -1));
         }
     }
@@ -103,14 +88,14 @@ fn one_turn_is_had_by_one_block_at_a_time() {
         grid.semaphore.set(1);
         let act = |grid: &Grid| {
             assert!(grid.semaphore.acquire(-1, &grid.status.words(), backoff()));
-            grid.add(0);
+            grid.data[0].write();
             grid.semaphore.release();
         };
         let other = grid.clone();
         let block = thread::spawn(move || act(&other));
         act(&grid);
         block.join().unwrap();
-        assert_eq!(grid.value(0), 2);
+        assert_eq!(grid.data[0].read(), 2);
         assert_eq!(grid.status.0[1].load(Ordering::Relaxed), 0);
     });
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use mscclpp_core::protocol::{SharedWord, StatusWords};
-use mscclpp_test_support::loom::{backoff, model};
+use mscclpp_test_support::loom::{Seen, backoff, model};
 
 mscclpp_test_support::word32_of_loom!(SharedWord);
 

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use loom::{cell::UnsafeCell, thread};
+use loom::thread;
 use mscclpp_core::protocol::{SemaphoreWords, SharedWord};
 
-use super::{Status, Word32, Word64, backoff, kernels::Signals, model};
+use super::{Seen, Status, Word32, Word64, backoff, kernels::Signals, model};
 
 /// The way in which the signalling side changes the token.
 #[derive(Clone, Copy, PartialEq)]
@@ -24,13 +24,8 @@ struct Semaphore {
     expected: Word64,
     outbound: Option<(Word64, Word64)>,
     status: Status,
-    data: UnsafeCell<u64>,
+    data: Seen,
 }
-
-// SAFETY: the data is in a checked cell: an access that is not ordered fails the model, which is what is tested.
-unsafe impl Sync for Semaphore {}
-// SAFETY: as above.
-unsafe impl Send for Semaphore {}
 
 impl Semaphore {
     fn new(path: Path) -> Arc<Self> {
@@ -40,7 +35,7 @@ impl Semaphore {
             expected: Word64::new(false),
             outbound: (path != Path::Atomics).then(lock),
             status: Status::new(),
-            data: UnsafeCell::new(0),
+            data: Seen::default(),
         })
     }
 
@@ -65,16 +60,6 @@ impl Semaphore {
     fn wait(&self, max_spins: i64) -> bool {
         self.words().wait(Ordering::Acquire, max_spins, backoff())
     }
-
-    fn write(&self) {
-        // SAFETY: loom checks that nothing else accesses the data meanwhile.
-        self.data.with_mut(|data| unsafe { *data = 42 });
-    }
-
-    fn assert_written(&self) {
-        // SAFETY: loom checks that nothing writes the data meanwhile.
-        assert_eq!(self.data.with(|data| unsafe { *data }), 42);
-    }
 }
 
 /// Checks that a thread that waits sees the data that another thread wrote before it signalled.
@@ -84,12 +69,12 @@ fn publish(path: Path, signal: Ordering, wait: Ordering) {
         let signaller = thread::spawn({
             let semaphore = semaphore.clone();
             move || {
-                semaphore.write();
+                semaphore.data.write();
                 semaphore.signal(signal);
             }
         });
         assert!(semaphore.words().wait(wait, -1, backoff()));
-        semaphore.assert_written();
+        assert_eq!(semaphore.data.read(), 1);
         signaller.join().unwrap();
     });
 }
@@ -103,7 +88,7 @@ fn publish_beside_a_relaxed_signal(path: Path) {
             let semaphore = semaphore.clone();
             thread::spawn(move || match publishes {
                 true => {
-                    semaphore.write();
+                    semaphore.data.write();
                     semaphore.signal(Ordering::Release);
                 }
                 false => semaphore.signal(Ordering::Relaxed),
@@ -114,7 +99,7 @@ fn publish_beside_a_relaxed_signal(path: Path) {
         // relaxed signal.
         semaphore.expected.store(1, Ordering::Relaxed);
         assert!(semaphore.wait(-1));
-        semaphore.assert_written();
+        assert_eq!(semaphore.data.read(), 1);
         signallers.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }

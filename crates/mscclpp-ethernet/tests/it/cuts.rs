@@ -9,14 +9,14 @@ use std::{
 };
 
 use crate::support::{
-    End, Words, arrived, context,
+    End, Words, context,
     cutter::{Cut, Cutter},
     mix, semaphores,
 };
-use mscclpp_conformance::semaphore_waits;
+use mscclpp_conformance::{pair::received, semaphore_waits, semaphores::build};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
-    Semaphore, SemaphoreStub, Transport,
+    Transport,
 };
 use mscclpp_ethernet::{Ethernet, EthernetBuilder, Family};
 use mscclpp_net::links::header::HEADER;
@@ -204,10 +204,6 @@ fn a_thousand_cuts_are_known_to_both() {
     play_all(&cuts);
 }
 
-fn travel(stub: &SemaphoreStub) -> SemaphoreStub {
-    SemaphoreStub::deserialize(&stub.serialize().expect("serializing")).expect("reading")
-}
-
 /// The kernel runs on a simulated device.
 #[test]
 fn a_cut_ends_the_wait_of_a_kernel() {
@@ -217,10 +213,8 @@ fn a_cut_ends_the_wait_of_a_kernel() {
     let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(1));
     let endpoint = device.create_endpoint(config).expect("an endpoint");
     let (cutter, to) = connect(&cpu, &endpoint, Some(cut(1, handshake, HEADER / 2, MANNERS[1])));
-    let back = device.connect(&endpoint, &arrived(&cpu.endpoint)).expect("connecting");
-    let (a, b) = (SemaphoreStub::new(&to).expect("a stub"), SemaphoreStub::new(&back).expect("a stub"));
-    let at_cpu = Semaphore::new(&a, &travel(&b)).expect("joining");
-    let at_device = Semaphore::new(&b, &travel(&a)).expect("joining");
+    let back = device.connect(&endpoint, &received(&cpu.endpoint)).expect("connecting");
+    let (at_cpu, at_device) = build(&to, &back);
     let at_cpu = HostToHostSemaphore::new(&at_cpu).expect("the CPU's side");
     let at_device = HostToDeviceSemaphore::new(&at_device).expect("the device's side");
     cutter.arm();

@@ -1,23 +1,19 @@
 //! Tests with a CPU at one end and a simulated device or a CPU at the other.
 
 use std::{
-    io,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use crate::support::{End, Pair, Words, arrived, context, mix};
-use mscclpp_conformance::semaphore_waits;
+use crate::support::{End, Pair, Words, context, mix};
+use mscclpp_conformance::{pair::received, semaphore_waits, semaphores::build};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
-    RegisteredMemory, Semaphore, SemaphoreStub, Transport, TransportFlags,
+    RegisteredMemory, Transport, TransportFlags,
 };
 use mscclpp_ethernet::Ethernet;
 use mscclpp_gpu::{DevicePtr, Platform};
-use mscclpp_test_support::LIMIT;
+use mscclpp_test_support::{LIMIT, Lines};
 
 /// A number of polls that takes longer than the test, but ends.
 const LONG: i64 = 1 << 24;
@@ -28,14 +24,8 @@ struct DeviceEnd {
     endpoint: Endpoint,
 }
 
-fn travel(stub: &SemaphoreStub) -> SemaphoreStub {
-    SemaphoreStub::deserialize(&stub.serialize().expect("serializing")).expect("reading")
-}
-
 fn semaphores(to: &Connection, back: &Connection) -> (HostToHostSemaphore, HostToDeviceSemaphore) {
-    let (a, b) = (SemaphoreStub::new(to).expect("a stub"), SemaphoreStub::new(back).expect("a stub"));
-    let at_cpu = Semaphore::new(&a, &travel(&b)).expect("joining");
-    let at_device = Semaphore::new(&b, &travel(&a)).expect("joining");
+    let (at_cpu, at_device) = build(to, back);
     (
         HostToHostSemaphore::new(&at_cpu).expect("the CPU's side"),
         HostToDeviceSemaphore::new(&at_device).expect("the device's side"),
@@ -50,7 +40,7 @@ fn a_cpu_and_a_device_exchange_data_and_signals() {
     let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(1));
     let device = DeviceEnd { endpoint: context.create_endpoint(config).expect("an endpoint"), context };
     let to = cpu.connect(&device.endpoint);
-    let back = device.context.connect(&device.endpoint, &arrived(&cpu.endpoint)).expect("connecting");
+    let back = device.context.connect(&device.endpoint, &received(&cpu.endpoint)).expect("connecting");
     let (at_cpu, at_device) = semaphores(&to, &back);
 
     let buffer = device.context.gpu(1).expect("a device").allocate(8 * WORDS as u64).expect("memory");
@@ -121,24 +111,6 @@ fn host_memory_for_local_use_is_written_from() {
     assert!(matches!(refused, Err(Error::NotRegistered { .. })), "{refused:?}");
 }
 
-/// A log that signals the semaphore once something is logged.
-#[derive(Clone)]
-struct SignalOnLog {
-    semaphore: HostToHostSemaphore,
-    lines: Arc<Mutex<Vec<u8>>>,
-}
-
-impl io::Write for SignalOnLog {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.semaphore.signal().expect("a signal");
-        self.lines.lock().expect("the lines").write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_long_wait_for_a_signal_names_the_peer_and_the_transport() {
     let builder = Context::builder().provider(Ethernet::new()).log_waits_after(Duration::from_millis(1));
@@ -148,12 +120,12 @@ fn a_long_wait_for_a_signal_names_the_peer_and_the_transport() {
     let (ab, ba) = (context.connect(&a, &b).expect("a way"), context.connect(&b, &a).expect("a way back"));
     ab.set_label("rank 3");
     let (here, there) = crate::support::semaphores(&ab, &ba);
-    let log = SignalOnLog { semaphore: there, lines: Arc::default() };
+    let log = Lines::then(move || there.signal().expect("a signal"));
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
     // The log line sends the signal; without it there would be none.
     tracing::subscriber::with_default(subscriber, || here.wait(LONG)).expect("the signal");
-    let text = String::from_utf8(log.lines.lock().expect("the lines").clone()).expect("a text");
+    let text = log.text();
     let line = "WARN mscclpp::wait: waiting for rank 3: a signal, over Ethernet (for";
     assert!(text.contains(line), "{text}");
 }

@@ -13,9 +13,10 @@ use std::{
     thread,
 };
 
+use mscclpp_conformance::{pair::received, semaphores::build};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, HostToHostSemaphore, RegisteredMemory, Semaphore,
-    SemaphoreStub, Transport,
+    Transport,
 };
 use mscclpp_ethernet::{Ethernet, EthernetBuilder};
 use mscclpp_gpu::{DevicePtr, Platform};
@@ -45,13 +46,8 @@ impl End {
     }
 
     pub(crate) fn connect(&self, peer: &Endpoint) -> Connection {
-        self.context.connect(&self.endpoint, &arrived(peer)).expect("connecting")
+        self.context.connect(&self.endpoint, &received(peer)).expect("connecting")
     }
-}
-
-/// An endpoint after the journey to its peer.
-pub(crate) fn arrived(endpoint: &Endpoint) -> Endpoint {
-    Endpoint::deserialize(&endpoint.serialize().expect("serializing")).expect("reading")
 }
 
 /// Two ends that are connected in both directions.
@@ -79,15 +75,9 @@ impl Pair {
 
 /// Makes a semaphore over two connections between the same endpoints, one in each direction.
 pub(crate) fn semaphores(ab: &Connection, ba: &Connection) -> (HostToHostSemaphore, HostToHostSemaphore) {
-    let (a, b) = (SemaphoreStub::new(ab).expect("a stub"), SemaphoreStub::new(ba).expect("a stub"));
-    let travel = |stub: &SemaphoreStub| {
-        SemaphoreStub::deserialize(&stub.serialize().expect("serializing")).expect("reading")
-    };
-    let build = |local: &SemaphoreStub, remote: &SemaphoreStub| {
-        let semaphore = Semaphore::new(local, &travel(remote)).expect("joining");
-        HostToHostSemaphore::new(&semaphore).expect("the host's side")
-    };
-    (build(&a, &b), build(&b, &a))
+    let (a, b) = build(ab, ba);
+    let host = |semaphore: &Semaphore| HostToHostSemaphore::new(semaphore).expect("the host's side");
+    (host(&a), host(&b))
 }
 
 /// Host memory that peers write while this process reads it. There are guard words around it that nobody may write; `drop`

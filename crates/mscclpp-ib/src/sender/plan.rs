@@ -29,20 +29,13 @@ pub(super) struct Origin {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct State {
     /// The word in which the peer's thread stores the numbers that come with data, and the value it stored last.
-    selected: Option<Selected>,
+    selected: Option<Select>,
     /// The number of requests so far that need a receive at the peer.
     pub(super) messages: u64,
     /// The number of requests planned since the last one that asks for a completion.
     unsignalled: u32,
     /// The number of tickets given.
     tickets: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Selected {
-    region: u64,
-    offset: u64,
-    value: u64,
 }
 
 /// Operations that become requests together.
@@ -233,9 +226,10 @@ impl Plan {
             };
             return self.push(nothing, true);
         }
-        self.state.selected = Some(Selected { region: to.id, offset, value });
+        let select = Select { region: to.id, offset, value };
+        self.state.selected = Some(select);
         self.state.messages += 1;
-        self.push(Request::Message(Select { region: to.id, offset, value }.encode()), true);
+        self.push(Request::Message(select.encode()), true);
     }
 
     /// Returns the number for `value` if this is the selected word, and counts it as a message.

@@ -7,9 +7,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use mscclpp_conformance::{pair::received, semaphores::build};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, HostToHostSemaphore, IbConfig, IbMode,
-    RegisteredMemory, Semaphore, SemaphoreStub, Transport,
+    RegisteredMemory, Semaphore, Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_ib::InfiniBand;
@@ -39,13 +40,8 @@ impl End {
     }
 
     pub(crate) fn connect(&self, peer: &Endpoint) -> Connection {
-        self.context.connect(&self.endpoint, &arrived(peer)).expect("connecting")
+        self.context.connect(&self.endpoint, &received(peer)).expect("connecting")
     }
-}
-
-/// Returns an endpoint as its peer gets it.
-pub(crate) fn arrived(endpoint: &Endpoint) -> Endpoint {
-    Endpoint::deserialize(&endpoint.serialize().expect("serializing")).expect("reading")
 }
 
 /// A connection from the first device to the second, and one back.
@@ -67,15 +63,9 @@ impl Pair {
 
     /// Makes a semaphore. Returns it as each side has it.
     pub(crate) fn semaphores(&self) -> (HostToHostSemaphore, HostToHostSemaphore) {
-        let (a, b) =
-            (SemaphoreStub::new(&self.ab).expect("a stub"), SemaphoreStub::new(&self.ba).expect("a stub"));
-        let build = |local: &SemaphoreStub, remote: &SemaphoreStub| {
-            let remote =
-                SemaphoreStub::deserialize(&remote.serialize().expect("serializing")).expect("reading");
-            HostToHostSemaphore::new(&Semaphore::new(local, &remote).expect("joining"))
-                .expect("the host's side")
-        };
-        (build(&a, &b), build(&b, &a))
+        let (a, b) = build(&self.ab, &self.ba);
+        let host = |semaphore: &Semaphore| HostToHostSemaphore::new(semaphore).expect("the host's side");
+        (host(&a), host(&b))
     }
 }
 

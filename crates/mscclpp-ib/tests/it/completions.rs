@@ -1,12 +1,12 @@
 //! Tests of requests that fail: the connection fails with the first cause, names all details, and keeps that error.
 
 use mscclpp_core::{Connection, IbConfig, IbMode, Report};
-use mscclpp_test_support::within;
+use mscclpp_test_support::{LIMIT, within};
 use mscclpp_verbs_sys as sys;
 
 use crate::{
     ends::{Pair, Words},
-    world::{LIMIT, MODES, World},
+    world::{MODES, World},
 };
 use mscclpp_fake_ib::Config;
 

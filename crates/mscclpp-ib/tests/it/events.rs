@@ -12,12 +12,12 @@ use std::{
 
 use mscclpp_core::{IbConfig, IbMode, Transport};
 use mscclpp_ib::InfiniBand;
-use mscclpp_test_support::{until, within};
+use mscclpp_test_support::{LIMIT, until, within};
 use mscclpp_verbs_sys as sys;
 
 use crate::{
     ends::{End, Pair, Words},
-    world::{LIMIT, MODES, POLLS, World, submit_all},
+    world::{MODES, POLLS, World, submit_all},
 };
 use mscclpp_fake_ib::{Call, Config};
 

@@ -3,10 +3,11 @@
 use std::{hint, time::Instant};
 
 use mscclpp_core::{IbConfig, IbMode};
+use mscclpp_test_support::LIMIT;
 
 use crate::{
     ends::Words,
-    world::{LIMIT, MODES, World},
+    world::{MODES, World},
 };
 use mscclpp_fake_ib::{Config, Reordering};
 

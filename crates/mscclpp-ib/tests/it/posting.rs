@@ -9,12 +9,12 @@ use std::{
 };
 
 use mscclpp_core::{IbConfig, IbMode};
-use mscclpp_test_support::within;
+use mscclpp_test_support::{LIMIT, within};
 
 use crate::{
     completions::first_failure,
     ends::Words,
-    world::{LIMIT, MODES, POLLS, World, flush, submit_all},
+    world::{MODES, POLLS, World, flush, submit_all},
 };
 use mscclpp_fake_ib::{Call, Config, Reordering};
 

@@ -3,18 +3,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use mscclpp_conformance::pair::received;
 use mscclpp_core::{
-    Connection, Context, Device, Endpoint, EndpointConfig, IbConfig, IbMode, RegisteredMemory, Report,
+    Connection, Context, Device, Endpoint, EndpointConfig, Error, IbConfig, IbMode, RegisteredMemory, Report,
     Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
-use mscclpp_test_support::within;
+use mscclpp_test_support::{LIMIT, within};
 use mscclpp_verbs_sys as sys;
 
-use crate::{
-    ends::arrived,
-    world::{LIMIT, World},
-};
+use crate::{ends::Words, world::World};
 use mscclpp_fake_ib::{Call, Config};
 
 /// Makes both ends of a connection, registers memory, and opens a queue. Returns the first error.
@@ -32,7 +30,7 @@ fn set_up(world: &World, mode: IbMode) -> mscclpp_core::Result<()> {
     };
     let (a, b) = (end(Transport::IB0)?, end(Transport::IB1)?);
     let connect = |from: &(Context, Endpoint, _), to: &Endpoint| -> mscclpp_core::Result<Connection> {
-        from.0.connect(&from.1, &arrived(to))
+        from.0.connect(&from.1, &received(to))
     };
     let (ab, _ba) = (connect(&a, &b.1)?, connect(&b, &a.1)?);
     let theirs = RegisteredMemory::deserialize(&b.2.serialize()?)?;
@@ -104,6 +102,30 @@ fn a_device_that_cannot_be_opened_is_left_out() {
     world.fake.fail_call(0, Call::OpenDevice, 1, libc::EACCES);
     let names = world.builder(IbMode::Host).build().device_names();
     assert_eq!(names, Ok(vec!["fake1".to_owned()]));
+}
+
+/// Parts of memories and endpoints that another transport made are refused as such.
+#[test]
+fn parts_that_this_transport_did_not_make_are_malformed() {
+    let world = World::new(Config::new(2));
+    let pair = world.pair(IbMode::Host, IbConfig::new());
+    let spoilt = |bytes: mscclpp_core::Result<Vec<u8>>| {
+        let mut bytes = bytes.expect("serializing");
+        let magic = bytes.windows(4).position(|part| part == b"MSIB").expect("the transport's part");
+        bytes[magic] = b'X';
+        bytes
+    };
+    let (own, theirs) = (Words::new(&pair.a, 16), Words::new(&pair.b, 16));
+    let memory = RegisteredMemory::deserialize(&spoilt(theirs.memory.serialize())).expect("an envelope");
+    let endpoint = Endpoint::deserialize(&spoilt(pair.b.endpoint.serialize())).expect("an envelope");
+    for (what, result) in [
+        ("a registered memory", pair.ab.write(&memory, 0, &own.memory, 0, 64)),
+        ("an endpoint", pair.a.context.connect(&pair.a.endpoint, &endpoint).map(drop)),
+    ] {
+        let error = result.expect_err(what);
+        assert!(matches!(&error, Error::Malformed { what: of, .. } if *of == what), "{error}");
+        assert!(error.to_string().contains("not made by this transport"), "{error}");
+    }
 }
 
 /// Queue pairs that benchmarks post to and poll themselves work.

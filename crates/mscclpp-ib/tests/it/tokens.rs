@@ -1,14 +1,14 @@
 //! Tests that both ends decide alike where the tokens of GPUs are and how signals reach them. The simulated devices
 //! stand for GPUs here, whose memory the host does not reach.
 
-use mscclpp_conformance::semaphore_waits;
+use mscclpp_conformance::{pair::received, semaphore_waits, semaphores::build};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, IbConfig, IbMode,
-    Semaphore, SemaphoreStub, Transport,
+    SemaphoreStub, Transport,
 };
 use mscclpp_gpu::{GpuDirect, Platform, WritesOrdering};
 
-use crate::{ends::arrived, world::World};
+use crate::world::World;
 use mscclpp_fake_ib::Config;
 
 /// The most polls that a kernel's wait may take.
@@ -41,16 +41,7 @@ fn open(
 }
 
 fn connect([a, b]: &[(Context, Endpoint); 2]) -> [Connection; 2] {
-    [(a, b), (b, a)].map(|(own, peer)| own.0.connect(&own.1, &arrived(&peer.1)).expect("a connection"))
-}
-
-fn semaphores(connections: &[Connection; 2]) -> [Semaphore; 2] {
-    let stubs = connections.each_ref().map(|connection| SemaphoreStub::new(connection).expect("a stub"));
-    let sent = |stub: &SemaphoreStub| {
-        SemaphoreStub::deserialize(&stub.serialize().expect("serializing")).expect("reading")
-    };
-    let join = |own: &SemaphoreStub, peer: &SemaphoreStub| Semaphore::new(own, &sent(peer)).expect("joining");
-    [join(&stubs[0], &stubs[1]), join(&stubs[1], &stubs[0])]
+    [(a, b), (b, a)].map(|(own, peer)| own.0.connect(&own.1, &received(&peer.1)).expect("a connection"))
 }
 
 /// Sends signals both ways, for which kernels wait. Returns whether they came as immediate data.
@@ -58,7 +49,7 @@ fn goes_by_immediates(world: &World, builders: [IbMode; 2], endpoints: [IbMode; 
     let before = world.fake.counters().receive_completions;
     let ends = [0, 1].map(|end| open(world, end, builders[end], endpoints[end], ORDERED));
     let connections = connect(&ends);
-    let [a, b] = semaphores(&connections);
+    let (a, b) = build(&connections[0], &connections[1]);
     for (from, to) in [(&a, &b), (&b, &a)] {
         let host = HostToDeviceSemaphore::new(from).expect("the sender's side");
         for _ in 0..SIGNALS {
@@ -113,7 +104,7 @@ fn connections_of_one_endpoint_decide_each_for_itself() {
         let before = world.fake.counters().receive_completions;
         let ends = [own.clone(), open(&world, 1, mode, Default, ORDERED)];
         let connections = connect(&ends);
-        let [a, b] = semaphores(&connections);
+        let (a, b) = build(&connections[0], &connections[1]);
         HostToDeviceSemaphore::new(&b).expect("the sender's side").signal().expect("a signal");
         assert_eq!(semaphore_waits(&a, POLLS, 1), 1, "{:?}", connections.each_ref().map(Connection::check));
         assert_eq!(world.fake.counters().receive_completions > before, immediates, "{mode:?}");

@@ -12,12 +12,12 @@ use std::{
 
 use mscclpp_core::{Device, EndpointConfig, IbConfig, IbMode, Transport};
 use mscclpp_ib::InfiniBand;
-use mscclpp_test_support::within;
+use mscclpp_test_support::{LIMIT, within};
 use mscclpp_verbs_sys::{self as sys, Verbs};
 
 use crate::{
     ends::{End, Pair},
-    world::{LIMIT, World},
+    world::World,
 };
 use mscclpp_fake_ib::Config;
 

@@ -1,10 +1,8 @@
 //! Simulated adapters with the transport over them.
 
-use std::time::Duration;
-
 use mscclpp_core::{IbConfig, IbMode, SendQueue, Transport};
 use mscclpp_ib::{InfiniBand, InfiniBandBuilder};
-use mscclpp_test_support::within;
+use mscclpp_test_support::{LIMIT, within};
 use mscclpp_verbs_sys::Verbs;
 
 use crate::ends::{End, Pair};
@@ -12,8 +10,6 @@ use mscclpp_fake_ib::{Config, Fake, Live};
 
 /// The most polls that a wait may take, which is enough for minutes.
 pub(crate) const POLLS: i64 = 1_000_000_000;
-/// The longest time for what should take moments.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const MODES: [IbMode; 2] = [IbMode::Host, IbMode::HostNoAtomic];
 
 /// Two adapters with no objects left at the end.

@@ -1,11 +1,11 @@
 //! Tests of the limits of all objects, and that nothing is left behind.
 
-use std::{process::Command, time::Duration};
+use std::process::Command;
 
 use mscclpp_core::{Context, Device, EndpointConfig, IbConfig, IbMode, Transport};
 use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_ib::InfiniBand;
-use mscclpp_test_support::{child, until};
+use mscclpp_test_support::{LIMIT, child, until};
 
 use crate::{
     Case,
@@ -21,7 +21,6 @@ pub(crate) const CASES: &[(&str, Case)] = &[
 
 /// The role of the process that may lock little memory.
 pub(crate) const TOO_LITTLE: &str = "too-little-memory";
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs a shell command.
 pub(crate) fn run(command: &str) -> String {

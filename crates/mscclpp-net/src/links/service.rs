@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Report, SystemError,
-    event_loop::{EventLoop, Interest, Listener, Ready},
+    event_loop::{ACCEPT_PAUSE, EventLoop, Interest, Listener, Ready},
     handshake::Session,
     random, socket,
 };
@@ -278,6 +278,7 @@ impl Service {
                 Ok(nonce) => nonce,
                 Err(error) => {
                     tracing::error!(target: "mscclpp::conn", error = %Report(&error), "nobody can connect");
+                    self.listener.resume_at = Some(now + ACCEPT_PAUSE);
                     return;
                 }
             };

@@ -7,8 +7,10 @@ use std::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, Sender, channel},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use mscclpp_test_support::{LIMIT, until};
 
 use crate::{SystemError, handshake::Responder, key::Key};
 
@@ -22,8 +24,6 @@ use super::{
 
 pub(super) const PROTOCOL: Protocol =
     Protocol { name: "mscclpp-test", title: "Test", magic: *b"TEST", version: 1 };
-
-const LIMIT: Duration = Duration::from_secs(30);
 
 struct Tell(Sender<LinkEnd>);
 
@@ -121,14 +121,6 @@ impl Process {
 
     fn request(&self, from: Name, purpose: Purpose) -> Request {
         Request { endpoint: self.address.name, from, link: 9, purpose }
-    }
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < deadline, "no {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::{thread, time::Instant};
 
-use crate::kernels::{Kernels, PATIENCE};
+use crate::kernels::Kernels;
 use mscclpp_gpu::{KernelArgs, LaunchConfig, Platform};
 use mscclpp_proxy::Fifo;
+use mscclpp_test_support::LIMIT;
 
 /// Bits of a trigger's words for the number of a thread, above its sequence number.
 const SEQUENCE: u32 = 40;
@@ -26,7 +27,7 @@ fn storm(size: u64, producers: u64, each: u64) {
         let trigger = loop {
             match fifo.poll() {
                 Some(trigger) => break trigger,
-                None if last.elapsed() > PATIENCE => panic!("nothing after {taken} triggers, size {size}"),
+                None if last.elapsed() > LIMIT => panic!("nothing after {taken} triggers, size {size}"),
                 None => thread::yield_now(),
             }
         };
@@ -38,7 +39,7 @@ fn storm(size: u64, producers: u64, each: u64) {
         fifo.pop();
         last = Instant::now();
     }
-    stream.synchronize_timeout(PATIENCE).unwrap();
+    stream.synchronize_timeout(LIMIT).unwrap();
     assert_eq!(fifo.poll(), None);
     fifo.check().unwrap();
 }

@@ -1,9 +1,8 @@
 //! Proxies with handlers of your own.
 
 use std::{
-    io,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
         mpsc,
     },
@@ -11,13 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::kernels::{Kernels, PATIENCE};
+use crate::kernels::Kernels;
 use mscclpp_gpu::{Gpu, KernelArgs, LaunchConfig, Platform};
 use mscclpp_proxy::{
     Error, FifoHandle, FifoPosition, IdlePolicy, Progress, Proxy, ProxyHandler, ProxyHandlerResult,
     ProxyTrigger, Result,
 };
-use mscclpp_test_support::{start_waiting, watched};
+use mscclpp_test_support::{LIMIT, Lines, start_waiting, watched};
 
 fn gpu() -> Gpu {
     Platform::Sim.gpu(0).unwrap()
@@ -71,9 +70,9 @@ fn a_handler_can_stop_and_the_proxy_goes_on_where_it_was() {
     (0..9).for_each(|n| assert_eq!(push(&proxy, n).raw(), n));
     for turn in 0..3 {
         proxy.start(true).unwrap();
-        let got: Vec<_> = (0..3).map(|_| triggers.recv_timeout(PATIENCE).unwrap()).collect();
+        let got: Vec<_> = (0..3).map(|_| triggers.recv_timeout(LIMIT).unwrap()).collect();
         assert_eq!(got, [3 * turn, 3 * turn + 1, 3 * turn + 2]);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LIMIT;
         while proxy.is_running() {
             assert!(Instant::now() < deadline);
             thread::yield_now();
@@ -91,7 +90,7 @@ fn a_proxy_that_a_handler_stopped_starts_at_once() {
     for n in 0..1000 {
         proxy.start(n % 2 == 0).unwrap();
         let push = kernels().start_push(fifo, numbered(n), -1);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LIMIT;
         // The next start comes as soon as possible.
         while proxy.fifo().tail().raw() <= n {
             assert!(Instant::now() < deadline);
@@ -114,7 +113,7 @@ struct Reentrant {
 impl ProxyHandler for Reentrant {
     fn handle(&mut self, _: ProxyTrigger, _: FifoPosition) -> Result<ProxyHandlerResult> {
         self.handling.send(()).unwrap();
-        self.go_on.recv_timeout(PATIENCE).unwrap();
+        self.go_on.recv_timeout(LIMIT).unwrap();
         let proxy = self.proxy.get().and_then(Weak::upgrade).unwrap();
         assert!(proxy.is_running());
         proxy.start(true)?;
@@ -133,8 +132,8 @@ fn a_handler_may_ask_its_proxy_while_it_is_stopped() {
     own.set(Arc::downgrade(&proxy)).unwrap();
     push(&proxy, 0);
     proxy.start(true).unwrap();
-    is_handling.recv_timeout(PATIENCE).unwrap();
-    watched(PATIENCE, "a stop", || {
+    is_handling.recv_timeout(LIMIT).unwrap();
+    watched(LIMIT, "a stop", || {
         thread::scope(|scope| {
             let stopping = start_waiting(scope, || proxy.stop());
             go_on.send(()).unwrap();
@@ -312,30 +311,13 @@ impl ProxyHandler for Slow {
     }
 }
 
-/// Lets the handler's operations complete once something is logged.
-#[derive(Clone, Default)]
-struct CompleteOnLog {
-    may_complete: Arc<AtomicBool>,
-    lines: Arc<Mutex<Vec<u8>>>,
-}
-
-impl io::Write for CompleteOnLog {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.may_complete.store(true, Ordering::Relaxed);
-        self.lines.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Checks that a stop waits for the handler's operations, and logs a long wait: here they complete only after that.
 #[test]
 fn a_stop_waits_for_what_was_started() {
     for silent in [false, true] {
-        let (log, completed) = (CompleteOnLog::default(), Arc::new(AtomicU64::new(0)));
-        let may_complete = log.may_complete.clone();
+        let (may_complete, completed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let allowed = may_complete.clone();
+        let log = Lines::then(move || allowed.store(true, Ordering::Relaxed));
         let handler = Slow { started: 0, silent, may_complete, completed: completed.clone() };
         let proxy = Proxy::builder(&gpu()).log_waits_after(Duration::from_millis(1)).build(handler).unwrap();
         (0..20).for_each(|n| assert_eq!(push(&proxy, n).raw(), n));
@@ -345,7 +327,7 @@ fn a_stop_waits_for_what_was_started() {
             tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
         tracing::subscriber::with_default(subscriber, || proxy.stop()).unwrap();
         assert_eq!(completed.load(Ordering::Relaxed), 20);
-        let text = String::from_utf8(log.lines.lock().unwrap().clone()).unwrap();
+        let text = log.text();
         let line = format!("WARN mscclpp::wait: waiting for the proxy of {} to stop: trigger ", gpu());
         assert!(text.contains(&line), "{text}");
     }
@@ -367,11 +349,11 @@ fn a_stop_ends_while_triggers_keep_coming() {
     // SAFETY: the handle is the kernel's argument, and the proxy lives until the stream is done.
     unsafe { kernel.launch(&stream, LaunchConfig::linear(3, 1), &args).unwrap() };
     for _ in 0..20 {
-        triggers.recv_timeout(PATIENCE).unwrap();
+        triggers.recv_timeout(LIMIT).unwrap();
     }
     proxy.stop().unwrap();
     assert!(!proxy.is_running());
     assert!(!stream.query().unwrap(), "the kernel waits for room");
     proxy.abort("the test is over");
-    stream.synchronize_timeout(PATIENCE).unwrap();
+    stream.synchronize_timeout(LIMIT).unwrap();
 }

@@ -3,13 +3,9 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
-use std::time::Duration;
-
 use mscclpp_gpu::{Abort, DeviceBuffer, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream};
 use mscclpp_proxy::{FifoHandle, FifoPosition, MemoryId, PortChannel, PortChannelHandle, ProxyTrigger};
-
-/// The limit for steps that should take moments: long enough for a machine that is busy with other things.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use mscclpp_test_support::LIMIT;
 
 const CALLS: KernelSource<'static> = KernelSource::new("calls.cu", include_str!("calls.cu"));
 
@@ -29,7 +25,7 @@ pub(crate) struct Call {
 impl Call {
     /// Waits for the kernel to end.
     pub(crate) fn until_ended(&self) {
-        self.stream.synchronize_timeout(PATIENCE).expect("a call that ends in time");
+        self.stream.synchronize_timeout(LIMIT).expect("a call that ends in time");
     }
 
     /// Waits for the call to end, and returns the result of the kernel's function.
@@ -42,7 +38,7 @@ impl Call {
 
     /// Waits for the call to end as a program does.
     pub(crate) fn end_or_abort<A: Abort + ?Sized>(self, what: &A) -> Result<(), A::Error> {
-        self.stream.synchronize_or_abort(PATIENCE, what)
+        self.stream.synchronize_or_abort(LIMIT, what)
     }
 }
 

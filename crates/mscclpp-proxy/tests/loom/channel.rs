@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use loom::{cell::UnsafeCell, thread};
+use loom::thread;
 use mscclpp_proxy::protocol::SharedWord;
 
 use crate::{Fifo, Seen, Weakness, Word64, backoff, kernels::ProgressWords, model};
@@ -31,8 +31,8 @@ impl Channel {
             completed: Word64 { weakened: weakness == Weakness::Completed, ..Word64::new(0) },
             token: Word64::new(0),
             token_by_link: Word64::new(0),
-            put: Seen(UnsafeCell::new(0)),
-            direct: Seen(UnsafeCell::new(0)),
+            put: Seen::default(),
+            direct: Seen::default(),
             weakness,
         })
     }

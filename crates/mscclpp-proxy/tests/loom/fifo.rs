@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use loom::{cell::UnsafeCell, thread};
+use loom::thread;
 use mscclpp_proxy::protocol::SharedWord;
 
 use crate::{Fifo, Seen, Weakness, backoff, model};
@@ -58,7 +58,7 @@ fn weakened_commit_tears_triggers() {
 fn reuse_is_ordered(weakness: Weakness) {
     model(Some(3), move || {
         let fifo = Arc::new(Fifo::after(0, weakness));
-        let seen = Arc::new(Seen(UnsafeCell::new(0)));
+        let seen = Arc::new(Seen::default());
         fifo.push(1, |_| ());
         fifo.push(2, |_| ());
         // Two threads push: the second to find room may know of it from the first, through the cache alone.
@@ -87,7 +87,7 @@ fn reuse_is_ordered(weakness: Weakness) {
 fn taking_is_ordered(weakness: Weakness) {
     model(Some(3), move || {
         let fifo = Arc::new(Fifo::after(0, weakness));
-        let seen = Arc::new(Seen(UnsafeCell::new(0)));
+        let seen = Arc::new(Seen::default());
         fifo.push(1, |_| ());
         let threads = [(); 2].map(|()| {
             let (fifo, seen) = (fifo.clone(), seen.clone());

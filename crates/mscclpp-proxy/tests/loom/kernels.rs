@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use mscclpp_core::protocol::StatusWords;
 use mscclpp_proxy::protocol::{COMMIT_BIT, POISONED, Ring, SharedWord};
 
 /// `FifoDeviceHandle` of fifo_device.hpp.
@@ -20,104 +21,29 @@ pub(crate) struct FifoWords<'a, W64, W32> {
     pub(crate) status: StatusWords<'a, W32>,
 }
 
-/// Four words by which the host and device threads notify each other when to give up, and why.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StatusWords<'a, W32> {
-    /// Non-zero to make waits give up.
-    pub(crate) abort: &'a W32,
-    /// Set to 1 by a wait that ran out of polls.
-    pub(crate) timed_out: &'a W32,
-    /// Set to 1 by a wait that saw `abort`.
-    pub(crate) aborted: &'a W32,
-    /// Set by a call that left something undone: [`POISONED`].
-    pub(crate) refused: &'a W32,
-}
-
-impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
-    /// Whether the host has asked waits to give up.
-    pub(crate) fn abort_requested(&self) -> bool {
-        self.abort.load(Ordering::Relaxed) != 0
-    }
-
-    /// Notes the reason why a wait gave up.
-    pub(crate) fn note(&self, why: GaveUp) {
-        let word = match why {
-            GaveUp::TimedOut => self.timed_out,
-            GaveUp::Aborted => self.aborted,
-        };
-        word.store(1, Ordering::Release);
-    }
-}
-
-/// The reason why a wait gave up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GaveUp {
-    /// The wait made all the polls it was allowed.
-    TimedOut,
-    /// The host asked for an abort.
-    Aborted,
-}
-
-/// The number of polls after which a wait looks for an abort, each time: fewer than in the header, as a model checker
-/// tries every interleaving.
-const POLLS_BEFORE_ABORT_CHECK: u64 = 2;
-
-/// `pollUntil` of poll_device.hpp: polls until `ready`, for ever with `max_spins < 0`, else that many times and once more.
-///
-/// # Errors
-/// The reason why the wait gave up.
-pub(crate) fn wait_until(
-    max_spins: i64,
-    ready: impl Fn() -> bool,
-    abort_requested: impl Fn() -> bool,
-    mut backoff: impl FnMut(),
-) -> Result<(), GaveUp> {
-    let mut polls = 0u64;
-    loop {
-        if ready() {
-            return Ok(());
-        }
-        let why = if polls.is_multiple_of(POLLS_BEFORE_ABORT_CHECK) && abort_requested() {
-            GaveUp::Aborted
-        } else if max_spins >= 0 && polls >= max_spins.cast_unsigned() {
-            GaveUp::TimedOut
-        } else {
-            polls += 1;
-            backoff();
-            continue;
-        };
-        // One last look: an event from before the abort still counts.
-        return if ready() { Ok(()) } else { Err(why) };
-    }
-}
-
 impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W64, W32> {
     /// `FifoDeviceHandle::push`, `reserve` and `commit`: pushes a trigger and returns its position. `announce` is
-    /// called with the position before the proxy can see the trigger. Waits while the FIFO is full, as [`wait_until`]
-    /// says.
-    ///
-    /// # Errors
-    /// The reason why the push gave up. The FIFO cannot be used any more then, and its other pushes give up too.
+    /// called with the position before the proxy can see the trigger. Waits while the FIFO is full, as
+    /// [`StatusWords::poll_until`] says. Returns `None` if it gave up. The FIFO cannot be used any more then, and its
+    /// other pushes give up too.
     pub(crate) fn push(
         &self,
         trigger: [u64; 2],
         max_spins: i64,
         announce: impl FnOnce(u64),
-        abort_requested: impl Fn() -> bool,
         backoff: impl FnMut(),
-    ) -> Result<u64, GaveUp> {
+    ) -> Option<u64> {
         let position = self.head.fetch_add(1, Ordering::Relaxed);
         announce(position);
-        let abort_requested = || self.status.abort_requested() || abort_requested();
-        if let Err(why) = wait_until(max_spins, || self.has_room(position), abort_requested, backoff) {
-            // The hole is noted first, so that whoever gives up can read why.
+        let room = || self.has_room(position).then_some(());
+        if self.status.poll_until(room, max_spins, backoff).is_none() {
+            // The header notes the hole before the reason. No model has a push that gives up, so none sees the order.
             self.status.refused.store(POISONED, Ordering::Release);
             self.status.abort.store(1, Ordering::Release);
-            self.status.note(why);
-            return Err(why);
+            return None;
         }
         self.publish(position, trigger);
-        Ok(position)
+        Some(position)
     }
 
     /// The store of `FifoDeviceHandle::commit`, which the header's `releaseWhole` does at once, as two stores.

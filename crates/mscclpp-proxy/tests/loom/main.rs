@@ -14,13 +14,11 @@ mod kernels;
 
 use std::sync::atomic::Ordering;
 
-use kernels::{FifoWords, StatusWords};
-use loom::{
-    cell::UnsafeCell,
-    sync::atomic::{AtomicU32, AtomicU64},
-};
+use kernels::FifoWords;
+use loom::sync::atomic::{AtomicU32, AtomicU64};
+use mscclpp_core::protocol::StatusWords;
 use mscclpp_proxy::protocol::{Ring, SharedWord};
-use mscclpp_test_support::loom::{backoff, model};
+use mscclpp_test_support::loom::{Seen, backoff, model};
 
 mscclpp_test_support::word32_of_loom!(SharedWord);
 
@@ -101,19 +99,18 @@ impl Fifo {
     }
 
     fn words(&self) -> FifoWords<'_, Word64, Word32> {
-        let [abort, timed_out, aborted, refused] = &self.status;
         FifoWords {
             ring: Ring { slots: &self.slots, tail: &self.tail },
             head: &self.head,
             tail_cache: &self.tail_cache,
             looking: &self.looking,
-            status: StatusWords { abort, timed_out, aborted, refused },
+            status: StatusWords::of(&self.status),
         }
     }
 
     fn push(&self, value: u64, announce: impl FnOnce(u64)) -> u64 {
         // Both words hold the same value, so that a torn trigger shows.
-        self.words().push([value, value], -1, announce, || false, backoff()).expect("no reason to give up")
+        self.words().push([value, value], -1, announce, backoff()).expect("no reason to give up")
     }
 
     fn take(&self, position: u64) -> u64 {
@@ -129,24 +126,5 @@ impl Fifo {
 
     fn pop(&self, position: u64) {
         self.words().ring.pop(position);
-    }
-}
-
-struct Seen(UnsafeCell<u64>);
-
-// SAFETY: the cell is checked: an access that is not ordered fails the model, which is what is tested.
-unsafe impl Sync for Seen {}
-// SAFETY: as above.
-unsafe impl Send for Seen {}
-
-impl Seen {
-    fn write(&self) {
-        // SAFETY: loom checks that nothing else accesses the cell meanwhile.
-        self.0.with_mut(|cell| unsafe { *cell += 1 });
-    }
-
-    fn read(&self) -> u64 {
-        // SAFETY: loom checks that nothing writes the cell meanwhile.
-        self.0.with(|cell| unsafe { *cell })
     }
 }

@@ -12,11 +12,12 @@ use std::{
 use mscclpp_core::{Error as CoreError, Report};
 use mscclpp_gpu::Abort;
 use mscclpp_proxy::{Error, FifoHandle, MemoryId, ProxyService, ProxyTrigger, SemaphoreId, TriggerKind};
+use mscclpp_test_support::{LIMIT, until};
 
 use super::{
     Case, Pair, Setup, Side,
-    kernels::{PATIENCE, Thread},
-    pair::{OWN, THEIRS, until},
+    kernels::Thread,
+    pair::{OWN, THEIRS},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -236,7 +237,7 @@ fn a_peer_that_closed_is_no_failure(setup: &Setup) {
     let start = Instant::now();
     let error = failure_of(&side);
     let text = Report(&error).to_string();
-    assert!(text.contains("rank 1") && start.elapsed() < PATIENCE, "{text}");
+    assert!(text.contains("rank 1") && start.elapsed() < LIMIT, "{text}");
 }
 
 fn bad_channels_are_refused(setup: &Setup) {

@@ -3,8 +3,9 @@
 use std::thread;
 
 use mscclpp_proxy::{FifoPosition, TrafficStats};
+use mscclpp_test_support::until;
 
-use super::{Case, Pair, Setup, pair::until};
+use super::{Case, Pair, Setup};
 
 pub(super) const CASES: &[Case] = &[
     ("both_ways_are_counted", both_ways_are_counted),

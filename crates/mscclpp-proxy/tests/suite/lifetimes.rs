@@ -2,10 +2,12 @@
 
 use std::thread;
 
+use mscclpp_test_support::until;
+
 use super::{
     Case, Pair, Setup, Side,
     kernels::Thread,
-    pair::{fill, mismatches, mix, until, within},
+    pair::{fill, mismatches, mix, within},
 };
 
 pub(super) const CASES: &[Case] = &[

@@ -3,7 +3,7 @@
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use mscclpp_core::{
@@ -11,10 +11,11 @@ use mscclpp_core::{
 };
 use mscclpp_gpu::{DeviceBuffer, Gpu, Platform};
 use mscclpp_proxy::{MemoryId, PortChannel, ProxyService, ProxyServiceBuilder, SemaphoreId};
+use mscclpp_test_support::{LIMIT, until};
 
 use super::{
     Setup,
-    kernels::{Kernels, PATIENCE, Thread},
+    kernels::{Kernels, Thread},
 };
 
 /// A rank's part: a context, a device, and a service.
@@ -139,7 +140,7 @@ impl Meeting {
 
     pub(crate) fn meet(&self) {
         let turn = self.arrived.fetch_add(1, Ordering::AcqRel) / self.threads;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LIMIT;
         while self.arrived.load(Ordering::Acquire) < (turn + 1) * self.threads {
             assert!(Instant::now() < deadline, "the other threads do not come");
             thread::yield_now();
@@ -201,13 +202,4 @@ pub(crate) fn within(what: &str, body: impl FnOnce() + Send + 'static) {
     let thread = thread::spawn(body);
     until(what, || thread.is_finished());
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-}
-
-/// Waits until `done` holds; panics with `what` if it takes too long.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} takes too long");
-        thread::sleep(Duration::from_micros(200));
-    }
 }

@@ -4,10 +4,11 @@ use std::thread;
 
 use mscclpp_gpu::{KernelArgs, LaunchConfig};
 use mscclpp_proxy::SemaphoreId;
+use mscclpp_test_support::LIMIT;
 
 use super::{
     Case, Pair, Setup,
-    kernels::{PATIENCE, Thread},
+    kernels::Thread,
     pair::{THEIRS, fill, mismatches, mix},
 };
 
@@ -143,7 +144,7 @@ fn works_in_captures_and_replays(setup: &Setup) {
             unsafe { graph.launch(stream).unwrap() };
         }
         for (_, stream, side) in &graphs {
-            stream.synchronize_timeout(PATIENCE).unwrap();
+            stream.synchronize_timeout(LIMIT).unwrap();
             side.service.health().unwrap();
         }
         for (n, (_, _, side)) in (0..).zip(&graphs) {

@@ -5,8 +5,7 @@ use std::ffi::CStr;
 
 use libtest_mimic::{Failed, Trial};
 use mscclpp_verbs_sys::{
-    IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR, IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_WC_RNR_RETRY_EXC_ERR,
-    IBV_WC_SUCCESS, LoadError, Verbs, ibv_port_attr,
+    IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR, IBV_PORT_ACTIVE, LoadError, Verbs, ibv_port_attr,
 };
 
 type Case = (&'static str, fn(&'static Verbs) -> Result<(), Failed>);
@@ -32,19 +31,14 @@ fn texts_come_from_the_library(verbs: &'static Verbs) -> Result<(), Failed> {
     // SAFETY: these functions take any number and return constant strings.
     let texts = unsafe {
         [
-            (verbs.wc_status_str)(IBV_WC_SUCCESS),
-            (verbs.wc_status_str)(IBV_WC_RNR_RETRY_EXC_ERR),
-            (verbs.wc_status_str)(9999),
             (verbs.event_type_str)(IBV_EVENT_PORT_ERR),
             (verbs.event_type_str)(IBV_EVENT_DEVICE_FATAL),
             (verbs.port_state_str)(IBV_PORT_ACTIVE),
-            (verbs.node_type_str)(IBV_NODE_CA),
         ]
     };
     // SAFETY: the functions return constant strings.
     let texts = texts.map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy().to_lowercase());
-    let expected =
-        ["success", "rnr retry", "unknown", "port error", "catastrophic", "active", "channel adapter"];
+    let expected = ["port error", "catastrophic", "active"];
     for (text, part) in texts.iter().zip(expected) {
         assert!(text.contains(part), "{part} in: {text}");
     }

@@ -1,7 +1,5 @@
 """FIFOs and proxies of your own."""
 
-import subprocess
-import sys
 import threading
 
 import mscclpp
@@ -9,6 +7,8 @@ import numpy
 import pytest
 from mscclpp import Proxy, ProxyHandlerResult, ProxyTrigger
 from mscclpp.utils import pack
+
+import ranks
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ service = mscclpp.ProxyService()
 service.start_proxy(blocking=True)
 print("started")
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    run = ranks.python("-c", program, timeout=60)
     assert (run.returncode, run.stdout, run.stderr) == (0, "started\n", "")
 
 

@@ -31,9 +31,8 @@ def group():
 
 
 def test_where_there_is_no_gpu_the_error_names_the_simulated_devices():
-    environment = {name: value for name, value in os.environ.items() if name != "MSCCLPP_PLATFORM"}
     program = "import mscclpp\nprint(mscclpp.device_count())"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
+    run = ranks.python("-c", program, timeout=60, MSCCLPP_PLATFORM=None)
     if run.returncode == 0:
         pytest.skip("there is a GPU")
     assert "set MSCCLPP_PLATFORM=sim" in run.stderr, run.stderr

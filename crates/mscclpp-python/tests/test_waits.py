@@ -315,9 +315,7 @@ def test_a_call_that_timed_out_is_repeated():
 
 
 def never_signalled(rank, n, address, how):
-    group = ranks.group(rank, n, address)
-    peer = 1 - rank
-    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    group, peer, connections = ranks.pair(rank, n, address)
     data, outcome = mscclpp.GpuBuffer(64, dtype=numpy.int32), mscclpp.GpuBuffer(1, dtype=numpy.int32)
     channel = group.make_memory_channels(data, connections)[peer]
     kernel = ranks.kernel("ping_pong.cu", "ping_pong", ranks.EXAMPLES)

@@ -12,17 +12,17 @@ import ranks
 
 
 @pytest.fixture
-def push(compiled):
+def push():
     """Launches a kernel in which each thread pushes a trigger. Returns the memory for their positions."""
     kept = []
-    yield lambda handle, first, n: _push(compiled, kept, handle, first, n)
+    yield lambda handle, first, n: _push(kept, handle, first, n)
     mscclpp.synchronize(60)
 
 
-def _push(compiled, kept, handle, first, n):
+def _push(kept, handle, first, n):
     positions = mscclpp.GpuBuffer(n, dtype=numpy.uint64)
     kept.append(positions)  # what a kernel works on must live until it has ended
-    kernel = compiled("plain.cu", "push", EXTRA=0)
+    kernel = ranks.kernel("plain.cu", "push", EXTRA=0)
     kernel.launch_kernel(pack(handle.raw, numpy.uint64(first), positions), 1, n, 0, None)
     return positions
 

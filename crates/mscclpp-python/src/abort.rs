@@ -6,7 +6,7 @@ use std::{
 };
 
 use mscclpp::{
-    Error, Gpu, Stream,
+    Error, Stream,
     errors::GpuError,
     gpu::{Abort, KernelWait},
 };
@@ -25,8 +25,12 @@ use crate::{
     waiting,
 };
 
-/// An object that kernels wait through, with the facade's type of errors.
-struct Waited<T>(Arc<T>);
+/// An object that kernels wait through, with the facade's type of errors. It is aborted for a reason of its own, because the
+/// given one names the time of the last attempt instead of the whole time.
+struct Waited<T> {
+    object: Arc<T>,
+    reason: Arc<str>,
+}
 
 impl<T: Abort> Abort for Waited<T>
 where
@@ -34,42 +38,42 @@ where
 {
     type Error = Error;
 
-    fn abort(&self, reason: &str) {
-        self.0.abort(reason);
+    fn abort(&self, _reason: &str) {
+        self.object.abort(&self.reason);
     }
 
     fn check(&self) -> Result<(), Error> {
-        Ok(self.0.check()?)
+        Ok(self.object.check()?)
     }
 
     fn settle(&self, deadline: Instant) -> bool {
-        self.0.settle(deadline)
+        self.object.settle(deadline)
     }
 
     fn peers(&self) -> Vec<String> {
-        self.0.peers()
+        self.object.peers()
     }
 
     fn waits(&self) -> Vec<KernelWait> {
-        self.0.waits()
+        self.object.waits()
     }
 }
 
 type AnyWaited = Box<dyn Abort<Error = Error> + Send + Sync>;
 
-fn waited<T: Abort + Send + Sync + 'static>(object: T) -> AnyWaited
+fn waited<T: Abort + Send + Sync + 'static>(object: Arc<T>, reason: &Arc<str>) -> AnyWaited
 where
     Error: From<T::Error>,
 {
-    Box::new(Waited(Arc::new(object)))
+    Box::new(Waited { object, reason: reason.clone() })
 }
 
-fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
+fn given(object: &Bound<'_, PyAny>, reason: &Arc<str>) -> PyResult<AnyWaited> {
     if let Ok(it) = object.cast::<PyProxyService>() {
-        return Ok(Box::new(Waited(it.get().service(object.py())?)));
+        return Ok(waited(it.get().service(object.py())?, reason));
     }
-    first_of!(object, it => waited(it.waited()?); PyCommunicator, PyMemoryChannel, PyBaseMemoryChannel, PyPortChannel,
-        PyBasePortChannel, PySemaphore, PyHostToDevice, PyDeviceToDevice);
+    first_of!(object, it => waited(Arc::new(it.waited()?), reason); PyCommunicator, PyMemoryChannel, PyBaseMemoryChannel,
+        PyPortChannel, PyBasePortChannel, PySemaphore, PyHostToDevice, PyDeviceToDevice);
     Err(error::unexpected(
         "argument 'abort': expected what kernels wait through, a channel, a semaphore of kernels, a ProxyService or a \
          Communicator, or a list of these, got",
@@ -77,51 +81,10 @@ fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
     ))
 }
 
-/// All objects that kernels wait through, and the time that the kernels were given.
-struct Given {
-    all: Vec<AnyWaited>,
-    gpu: Gpu,
-    limit: Duration,
-}
-
-impl Given {
-    fn list(&self) -> Vec<&(dyn Abort<Error = Error> + Send + Sync)> {
-        self.all.iter().map(|each| &**each).collect()
-    }
-}
-
-fn all_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<AnyWaited>> {
+fn all_of(object: &Bound<'_, PyAny>, reason: &Arc<str>) -> PyResult<Vec<AnyWaited>> {
     match object.extract::<Vec<Bound<'_, PyAny>>>() {
-        Ok(list) => list.iter().map(given).collect(),
-        Err(_) => Ok(vec![given(object)?]),
-    }
-}
-
-impl Abort for Given {
-    type Error = Error;
-
-    /// Aborts with a reason of its own, because the given one names the time of the last attempt instead of the whole
-    /// time.
-    fn abort(&self, _reason: &str) {
-        let Self { gpu, limit, .. } = self;
-        let reason = format!("work on {gpu} did not finish within {limit:?}");
-        self.list().abort(&reason);
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        self.list().check()
-    }
-
-    fn settle(&self, deadline: Instant) -> bool {
-        self.list().settle(deadline)
-    }
-
-    fn peers(&self) -> Vec<String> {
-        self.list().peers()
-    }
-
-    fn waits(&self) -> Vec<KernelWait> {
-        self.list().waits()
+        Ok(list) => list.iter().map(|each| given(each, reason)).collect(),
+        Err(_) => Ok(vec![given(object, reason)?]),
     }
 }
 
@@ -135,16 +98,16 @@ pub(crate) fn synchronize(
     abort: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let limit = waiting::seconds(timeout_sec)?;
-    let abort = abort.map(all_of).transpose()?;
     let gpu = current(py)?;
+    let reason = || format!("work on {gpu} did not finish within {limit:?}").into();
+    let abort = abort.map(|object| all_of(object, &reason())).transpose()?;
     let stream = gpu.default_stream().or_raise()?;
-    let given = abort.map(|all| Given { all, gpu, limit });
-    let done = wait_for(py, stream, limit, given);
+    let done = wait_for(py, stream, limit, abort);
     py.detach(retired::sweep);
     done
 }
 
-fn wait_for(py: Python<'_>, stream: Stream, limit: Duration, given: Option<Given>) -> PyResult<()> {
+fn wait_for(py: Python<'_>, stream: Stream, limit: Duration, abort: Option<Vec<AnyWaited>>) -> PyResult<()> {
     let start = Instant::now();
     let left = move || limit.saturating_sub(start.elapsed());
     // Ctrl-C ends this part, and aborts nothing. Which ranks the kernels wait for is asked only when the time has run
@@ -157,12 +120,13 @@ fn wait_for(py: Python<'_>, stream: Stream, limit: Duration, given: Option<Given
         }),
         outcome => outcome.map(drop),
     })?;
-    let Some(given) = given else {
+    let Some(abort) = abort else {
         // Asking which ranks the kernels wait for takes a second at most, ten on simulated devices.
         let done = py.detach(|| stream.synchronize_timeout(left()));
         return done.map_err(|error| waiting::with_total(error.into(), None, limit)).or_raise();
     };
     waiting::wait(py, move || {
-        stream.synchronize_or_abort(left(), &given).map_err(|error| waiting::with_total(error, None, limit))
+        let all: Vec<&(dyn Abort<Error = Error> + Send + Sync)> = abort.iter().map(|each| &**each).collect();
+        stream.synchronize_or_abort(left(), &all).map_err(|error| waiting::with_total(error, None, limit))
     })
 }

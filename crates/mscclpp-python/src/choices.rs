@@ -58,16 +58,15 @@ impl PyChoiceCounter {
             if self.gpu.platform() != Platform::Sim {
                 return count(given, &stream);
             }
-            let mut copies = Copies::new(&self.gpu, &stream);
+            let mut copies = Copies::default();
             let mut at = given;
             for (at, bytes) in at.iter_mut().zip(sizes) {
                 // SAFETY: the program gives memory of the process, which lives until the call returns: it waits for the copies.
-                *at = unsafe { copies.of(*at, bytes)? };
+                *at = unsafe { copies.of(&stream, *at, bytes)? };
             }
             let counted = count(at, &stream);
             // SAFETY: as above.
-            let _copies =
-                unsafe { copies.made().back(&stream, &[(given[1], sizes[1]), (given[2], sizes[2])])? };
+            let _copies = unsafe { copies.back(&stream, &[(given[1], sizes[1]), (given[2], sizes[2])])? };
             stream.synchronize()?;
             counted
         })

@@ -11,7 +11,7 @@ use mscclpp::{
     engine::LastCall,
     gpu::{Abort as _, PinnedBuffer},
 };
-use mscclpp_collectives::{Collectives, DataType, Error, Published, Registered, Request};
+use mscclpp_collectives::{Collectives, CollectivesBuilder, DataType, Error, Published, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
@@ -93,27 +93,19 @@ impl PyCollectives {
     ) -> PyResult<Self> {
         let communicator = communicator.waited()?;
         let gpu = communicator.context().gpu(device).or_raise()?;
-        let builder = Collectives::builder(&communicator, &gpu);
-        let mut builder = builder.overlap(overlap);
-        if let Some(check) = check_calls {
-            builder = builder.check_calls(check);
-        }
-        if let Some(blocks) = max_blocks {
-            builder = builder.max_blocks(blocks);
-        }
-        if let Some(bytes) = scratch {
-            builder = builder.scratch(bytes);
-        }
-        if let Some(calls) = calls_at_once {
-            builder = builder.calls_at_once(calls);
-        }
-        if let Some(seconds) = timeout_sec {
-            let timeout = Duration::try_from_secs_f64(seconds);
-            builder = builder.timeout(timeout.map_err(|error| {
+        let timeout = |seconds| {
+            Duration::try_from_secs_f64(seconds).map_err(|error| {
                 error::misuse(format!("argument 'timeout_sec': {seconds} is no time: {error}"))
-            })?);
-        }
-        let collectives = waited(py, move || builder.connect())?;
+            })
+        };
+        let timeout = timeout_sec.map(timeout).transpose()?;
+        let builder = Collectives::builder(&communicator, &gpu).overlap(overlap);
+        let builder = check_calls.into_iter().fold(builder, CollectivesBuilder::check_calls);
+        let builder = max_blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
+        let builder = scratch.into_iter().fold(builder, CollectivesBuilder::scratch);
+        let builder = calls_at_once.into_iter().fold(builder, CollectivesBuilder::calls_at_once);
+        let builder = timeout.into_iter().fold(builder, CollectivesBuilder::timeout);
+        let collectives = waiting::outcome(py, move || builder.connect())?.map_err(raised)?;
         Ok(Self::of(collectives, communicator))
     }
 
@@ -258,14 +250,14 @@ impl PyCollectives {
             let stream = device::stream(made.collectives.gpu(), stream)?;
             if made.collectives.gpu().platform() == Platform::Sim {
                 let was_idle = made.copies.forget_if_idle(&stream)?;
-                let mut copies = Copies::new(made.collectives.gpu(), &stream);
+                let mut copies = Copies::default();
                 // SAFETY: the program gives memory of the process, and keeps it until the call is complete.
-                let place = |at, bytes| unsafe { copies.of(at, bytes) }.map_err(Error::from);
+                let place = |at, bytes| unsafe { copies.of(&stream, at, bytes) }.map_err(Error::from);
                 // SAFETY: memory of the device, or copies, which are kept until the stream is synchronised.
                 let done = unsafe { call.enqueue(&made.collectives, &kernel, &stream, place) };
                 let written = if done.is_ok() { call.taken() } else { Vec::new() };
                 // SAFETY: the program's memory, as above.
-                made.copies.keep(unsafe { copies.made().back(&stream, &written)? });
+                made.copies.keep(unsafe { copies.back(&stream, &written)? });
                 return done.map(|()| was_idle);
             }
             // SAFETY: the program gives memory of the device, and keeps it until the call is complete.
@@ -282,12 +274,10 @@ impl PyCollectives {
         let made = self.inner.get()?;
         let stream = device::stream(made.collectives.gpu(), stream).or_raise()?;
         let compares = made.collectives.compares_calls();
-        let work = move |stream: &Stream| -> Result<_, mscclpp::Error> {
-            Ok(made.collectives.synchronize(stream).map(|()| made.copies.forget()))
-        };
+        let work = move |stream: &Stream| made.collectives.synchronize(stream).map(|()| made.copies.forget());
         // A comparison also waits until the other ranks have made their calls.
         let done = match compares {
-            true => waiting::wait(py, move || work(&stream)),
+            true => waiting::outcome(py, move || work(&stream)),
             false => waiting::wait_for_stream(py, stream, work),
         };
         done?.map_err(raised)
@@ -364,7 +354,7 @@ impl PyCollectives {
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i32) -> PyResult<Option<Self>> {
         let made = self.inner.get()?;
         let communicator = made.communicator.clone();
-        let part = waited(py, move || made.collectives.split(color, key))?;
+        let part = waiting::outcome(py, move || made.collectives.split(color, key))?.map_err(raised)?;
         Ok(part.map(|part| Self::of(part, communicator)))
     }
 
@@ -381,7 +371,7 @@ impl PyCollectives {
         let made = self.inner.get()?;
         // SAFETY: the Python layer keeps the memory as long as it is registered.
         let work = move || unsafe { made.collectives.register_memory(DevicePtr(address), size, symmetric) };
-        Ok(PyRegistered(Mutex::new(Some(waited(py, work)?))))
+        Ok(PyRegistered(Mutex::new(Some(waiting::outcome(py, work)?.map_err(raised)?))))
     }
 
     /// Ends a registration on all ranks. All ranks call it together.
@@ -389,16 +379,8 @@ impl PyCollectives {
         let made = self.inner.get()?;
         let registered = registered.0.lock().take();
         let registered = registered.ok_or_else(|| error::misuse("this memory is not registered any more"))?;
-        waited(py, move || made.collectives.deregister(registered))
+        waiting::outcome(py, move || made.collectives.deregister(registered))?.map_err(raised)
     }
-}
-
-/// Does work that blocks, and whose wait Ctrl-C ends.
-fn waited<T: Send + 'static>(
-    py: Python<'_>,
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> PyResult<T> {
-    waiting::wait(py, move || Ok::<_, mscclpp::Error>(work()))?.map_err(raised)
 }
 
 fn raised(error: Error) -> PyErr {

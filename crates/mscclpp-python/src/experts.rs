@@ -75,36 +75,21 @@ impl PyExperts {
         };
         let builder = Experts::builder(&communicator, &gpu).number_type(number_type);
         let builder = builder.experts(experts).top_k(top_k).hidden(hidden).capacity(capacity);
-        let mut builder =
+        let quantise = quantise.map(quantisation).transpose()?;
+        let timeout = timeout_sec.map(waiting::seconds).transpose()?;
+        let patience = survive_loss.map(waiting::seconds).transpose()?;
+        let builder =
             also.into_iter().fold(builder.micro_batches(micro_batches).exact(exact), ExpertsBuilder::also);
-        if let Some(quantise) = quantise {
-            builder = builder.quantise(quantisation(quantise)?);
-        }
-        if let Some(map) = expert_map {
-            builder = builder.expert_map(map);
-        }
-        if let Some(bytes) = row_bytes {
-            builder = builder.row_bytes(bytes);
-        }
-        if let Some(blocks) = max_blocks {
-            builder = builder.max_blocks(blocks);
-        }
-        if let Some(calls) = calls_at_once {
-            builder = builder.calls_at_once(calls);
-        }
-        if let Some(seconds) = timeout_sec {
-            builder = builder.timeout(waiting::seconds(seconds)?);
-        }
-        if let Some(seconds) = survive_loss {
-            builder = builder.survive_loss(waiting::seconds(seconds)?);
-        }
-        if let Some(tag) = tag {
-            builder = builder.tag(tag);
-        }
-        if let Some(ranks) = ranks {
-            builder = builder.ranks(ranks);
-        }
-        let experts = waited(py, move || builder.connect())?;
+        let builder = quantise.into_iter().fold(builder, ExpertsBuilder::quantise);
+        let builder = expert_map.into_iter().fold(builder, ExpertsBuilder::expert_map);
+        let builder = row_bytes.into_iter().fold(builder, ExpertsBuilder::row_bytes);
+        let builder = max_blocks.into_iter().fold(builder, ExpertsBuilder::max_blocks);
+        let builder = calls_at_once.into_iter().fold(builder, ExpertsBuilder::calls_at_once);
+        let builder = timeout.into_iter().fold(builder, ExpertsBuilder::timeout);
+        let builder = patience.into_iter().fold(builder, ExpertsBuilder::survive_loss);
+        let builder = tag.into_iter().fold(builder, ExpertsBuilder::tag);
+        let builder = ranks.into_iter().fold(builder, ExpertsBuilder::ranks);
+        let experts = waiting::outcome(py, move || builder.connect())?.map_err(raised)?;
         let made = Made { experts, gpu, copies: Arc::default() };
         Ok(Self { inner: Owned::that_may_wait("Experts", made) })
     }
@@ -165,13 +150,10 @@ impl PyExperts {
         also: Vec<usize>,
     ) -> PyResult<Self> {
         let made = self.inner.get()?;
-        let mut payload = also.into_iter().fold(Payload::new(), Payload::also);
-        if let Some(quantise) = quantise {
-            payload = payload.quantise(quantisation(quantise)?);
-        }
-        if let Some(bytes) = row_bytes {
-            payload = payload.row_bytes(bytes);
-        }
+        let quantise = quantise.map(quantisation).transpose()?;
+        let payload = also.into_iter().fold(Payload::new(), Payload::also);
+        let payload = quantise.into_iter().fold(payload, Payload::quantise);
+        let payload = row_bytes.into_iter().fold(payload, Payload::row_bytes);
         let experts = made.experts.with_payload(&payload).map_err(raised)?;
         let made = Made { experts, gpu: made.gpu.clone(), copies: made.copies.clone() };
         Ok(Self { inner: Owned::that_may_wait("Experts", made) })
@@ -343,7 +325,7 @@ impl PyExperts {
         let made = self.inner.get()?;
         let stream = device::stream(&made.gpu, stream).or_raise()?;
         let done = waiting::wait_for_stream(py, stream, move |stream| {
-            Ok::<_, mscclpp::Error>(made.experts.synchronize(stream).map(|()| made.copies.forget()))
+            made.experts.synchronize(stream).map(|()| made.copies.forget())
         });
         done?.map_err(raised)
     }
@@ -382,13 +364,12 @@ impl Made {
             return Ok((done, receive.map(|receive| second(receive, None)), false));
         }
         let was_idle = self.copies.forget_if_idle(&stream)?;
-        let mut copies = Copies::new(&self.gpu, &stream);
+        let mut copies = Copies::default();
         let done = call(&stream, &mut |(at, bytes)| {
             // SAFETY: the program gives memory of the process, and keeps it until the call is complete.
-            let at = unsafe { copies.of(DevicePtr(at), bytes)? };
+            let at = unsafe { copies.of(&stream, DevicePtr(at), bytes)? };
             Ok(memory(at, bytes))
         });
-        let copies = copies.made();
         let written: Vec<_> = written.iter().map(|(at, bytes)| (DevicePtr(*at), *bytes)).collect();
         if let Ok((done, Some(receive))) = done {
             return Ok((done, Some(second(receive, Some((copies, written)))), was_idle));
@@ -407,14 +388,6 @@ fn quantisation(name: &str) -> PyResult<Quantisation> {
         "e4m3_ue8m0" => Ok(Quantisation::E4m3Ue8m0),
         _ => Err(error::misuse(format!("there is no quantisation {name:?}"))),
     }
-}
-
-/// Does work that blocks, and whose wait Ctrl-C ends.
-fn waited<T: Send + 'static>(
-    py: Python<'_>,
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> PyResult<T> {
-    waiting::wait(py, move || Ok::<_, mscclpp::Error>(work()))?.map_err(raised)
 }
 
 pub(crate) fn raised(error: Error) -> PyErr {

@@ -11,7 +11,7 @@ use crate::{
     device, error,
     experts::{Made, raised},
     owned::{Held, Owned},
-    simulated::{KeptCopies, MadeCopies},
+    simulated::{Copies, KeptCopies},
 };
 
 /// The routing of a dispatch. It keeps the experts, whose memory it speaks of.
@@ -30,7 +30,7 @@ pub(crate) struct Unreceived {
     pub(crate) receive: Receive,
     pub(crate) gpu: Gpu,
     /// The copies of a simulated device, and the memory of the program to which what comes is copied back.
-    pub(crate) copies: Option<(MadeCopies, Vec<(DevicePtr, u64)>)>,
+    pub(crate) copies: Option<(Copies, Vec<(DevicePtr, u64)>)>,
     pub(crate) kept: Arc<KeptCopies>,
 }
 

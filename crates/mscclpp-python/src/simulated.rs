@@ -75,45 +75,34 @@ impl KeptCopies {
     }
 }
 
-/// Copies of memory that is not a device's, for one call that reads and writes it.
-pub(crate) struct Copies<'a> {
-    gpu: &'a Gpu,
-    stream: &'a Stream,
-    made: Vec<(DevicePtr, RetireOnDrop)>,
-}
+/// Copies of memory that is not a device's, for one call that reads and writes it, each with the address of the program's
+/// memory.
+#[derive(Default)]
+pub(crate) struct Copies(Vec<(DevicePtr, RetireOnDrop)>);
 
-impl<'a> Copies<'a> {
-    pub(crate) fn new(gpu: &'a Gpu, stream: &'a Stream) -> Self {
-        Self { gpu, stream, made: Vec::new() }
-    }
-
+impl Copies {
     /// Returns the address that the call uses for an address of the program: the same one if it is memory of a
-    /// device, or else that of a copy. All arguments with one address get the same copy.
+    /// device, or else that of a copy. All arguments with one address that fit into one copy get the same.
     ///
     /// # Safety
     /// `at` is memory of the process with at least `bytes` bytes, which lives until the stream is synchronised.
-    pub(crate) unsafe fn of(&mut self, at: DevicePtr, bytes: u64) -> Result<DevicePtr, GpuError> {
-        if let Some((_, copy)) = self.made.iter().find(|(of, copy)| *of == at && copy.0.len() >= bytes) {
-            return Ok(copy.0.ptr());
+    pub(crate) unsafe fn of(
+        &mut self,
+        stream: &Stream,
+        at: DevicePtr,
+        bytes: u64,
+    ) -> Result<DevicePtr, GpuError> {
+        if let Some(there) = self.find(at, bytes) {
+            return Ok(there);
         }
-        let Some(copy) = copy_of(self.gpu, at, bytes)? else { return Ok(at) };
-        // SAFETY: the caller's memory; the copy is as large, and lives until the stream is synchronised.
-        unsafe { self.stream.copy(copy.0.ptr(), at, bytes)? };
+        let Some(copy) = copy_of(stream.gpu(), at, bytes)? else { return Ok(at) };
         let there = copy.0.ptr();
-        self.made.push((at, copy));
+        // SAFETY: the caller's memory; the copy is as large, and lives until the stream is synchronised.
+        unsafe { stream.copy(there, at, bytes)? };
+        self.0.push((at, copy));
         Ok(there)
     }
 
-    /// Returns the copies. The caller keeps them until the stream is synchronised.
-    pub(crate) fn made(self) -> MadeCopies {
-        MadeCopies(self.made)
-    }
-}
-
-/// The copies of a call, each with the address of the program's memory.
-pub(crate) struct MadeCopies(Vec<(DevicePtr, RetireOnDrop)>);
-
-impl MadeCopies {
     /// Copies the bytes that the call has written back to the program's memory. Returns the copies, which the caller
     /// keeps until the stream is synchronised.
     ///
@@ -125,12 +114,18 @@ impl MadeCopies {
         written: &[(DevicePtr, u64)],
     ) -> Result<Vec<RetireOnDrop>, GpuError> {
         for (to, bytes) in written {
-            if let Some((_, copy)) = self.0.iter().find(|(of, _)| of == to) {
-                // SAFETY: the caller's memory, which is as large as its copy.
-                unsafe { stream.copy(*to, copy.0.ptr(), *bytes)? };
+            if let Some(there) = self.find(*to, *bytes) {
+                // SAFETY: the caller's memory, and a copy of at least as many bytes.
+                unsafe { stream.copy(*to, there, *bytes)? };
             }
         }
         Ok(self.0.into_iter().map(|(_, copy)| copy).collect())
+    }
+
+    /// Returns the first copy of an address that has at least `bytes` bytes.
+    fn find(&self, at: DevicePtr, bytes: u64) -> Option<DevicePtr> {
+        let found = self.0.iter().find(|(of, copy)| *of == at && copy.0.len() >= bytes);
+        found.map(|(_, copy)| copy.0.ptr())
     }
 }
 

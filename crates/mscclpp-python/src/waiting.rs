@@ -25,35 +25,39 @@ const SLICE: Duration = Duration::from_millis(100);
 /// How long other threads wait at a time: they handle no signals. Calls that take that long log by themselves.
 const WITHOUT_SIGNALS: Duration = Duration::from_secs(3600);
 
-/// Calls `work`, which may block. In the main thread, the only one that handles signals, Ctrl-C ends the wait. `work`
-/// then goes on in a thread of its own, and its result is dropped.
+/// Calls `work`, which may block, and returns its outcome. In the main thread, the only one that handles signals, Ctrl-C ends
+/// the wait. `work` then goes on in a thread of its own, and its outcome is dropped.
+pub(crate) fn outcome<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    if !is_main_thread() {
+        return Ok(py.detach(work));
+    }
+    elsewhere(py, work, || Ok(()))
+}
+
+/// Calls `work` as [`outcome`] does, and raises its error.
 pub(crate) fn wait<T, E>(py: Python<'_>, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> PyResult<T>
 where
     T: Send + 'static,
     E: Into<Error> + Send + 'static,
 {
-    if !is_main_thread() {
-        return py.detach(work).or_raise();
-    }
-    elsewhere(py, work, || Ok(()))?.or_raise()
+    outcome(py, work)?.or_raise()
 }
 
-/// Calls `work`, which waits for the work in a stream and then for nothing. Waits like [`wait`], but starts a thread only if
-/// the work in the stream takes long: to start one takes longer than most of these waits.
-pub(crate) fn wait_for_stream<T, E>(
+/// Calls `work`, which waits for the work in a stream and then for nothing. Waits like [`outcome`], but starts a thread only
+/// if the work in the stream takes long: to start one takes longer than most of these waits.
+pub(crate) fn wait_for_stream<T: Send + 'static>(
     py: Python<'_>,
     stream: Stream,
-    work: impl FnOnce(&Stream) -> Result<T, E> + Send + 'static,
-) -> PyResult<T>
-where
-    T: Send + 'static,
-    E: Into<Error> + Send + 'static,
-{
+    work: impl FnOnce(&Stream) -> T + Send + 'static,
+) -> PyResult<T> {
     // `work` reports the errors of the stream.
     if matches!(py.detach(|| stream.query_timeout(SHORT)), Ok(true)) {
-        return py.detach(move || work(&stream)).or_raise();
+        return Ok(py.detach(move || work(&stream)));
     }
-    wait(py, move || work(&stream))
+    outcome(py, move || work(&stream))
 }
 
 /// How long a stream may take until a thread is started. Signals are not handled meanwhile.

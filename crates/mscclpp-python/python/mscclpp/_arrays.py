@@ -48,11 +48,20 @@ def is_of_cuda(tensor: Any) -> bool:
 
 
 def _of_interface(interface: dict[str, Any], argument: str, one_piece: bool) -> tuple[int, int]:
-    size = int(interface["typestr"][2:])
-    shape, strides = interface["shape"], interface.get("strides")
-    if one_piece and strides is not None:
+    typestr, shape, strides = interface["typestr"], interface["shape"], interface.get("strides")
+    if typestr[1] == "O":
+        raise TypeError(f"{argument}: the array has Python objects, which cannot be in device memory")
+    size = item_size(typestr)
+    if one_piece and strides is not None and size:
         _check_one_piece(shape, [stride // size for stride in strides], argument)
     return int(interface["data"][0] or 0), math.prod(shape) * size
+
+
+def item_size(typestr: str) -> int:
+    """Returns the bytes of an element of a type of the array interface, or 0 for Python objects."""
+    # Behind the number, dates and times name their unit: "<M8[s]". Characters are of 4 bytes.
+    size = typestr[2:].partition("[")[0]
+    return 0 if typestr[1] == "O" else int(size) * (4 if typestr[1] == "U" else 1)
 
 
 def _check_one_piece(shape: Iterable[int], strides: Iterable[int], argument: str) -> None:

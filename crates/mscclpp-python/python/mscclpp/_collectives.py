@@ -178,7 +178,7 @@ class Collectives(OnDevice):
         taken = given = self._look("out", out, is_written=True)
         if self.rank == self._rank("root", root):
             given = self._look("x", x)
-            self._expect_like(taken, given, "out", (given.length // self.size,))
+            self._expect_like(taken, given, "out", self._part(given))
         return self._call("scatter", given, taken, taken.length, "sum", root, x, out, stream)
 
     def send(self, x: Any, peer: int, stream: Any = None) -> None:

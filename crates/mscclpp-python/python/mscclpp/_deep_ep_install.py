@@ -8,6 +8,7 @@ import sys
 
 from ._errors import Error
 from ._mscclpp import ErrorCode
+from ._program import start
 
 #: The folder that has the package `deep_ep`, and nothing else.
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_deep_ep_path")
@@ -27,16 +28,13 @@ def install() -> None:
 
 def run() -> None:
     """Starts the program of the command line, `python -m mscclpp.ep PROGRAM ARGUMENTS`, with `deep_ep` in place."""
-    arguments = sys.argv[1:]
-    if not arguments:
-        sys.exit("usage: python -m mscclpp.ep PROGRAM [ARGUMENT...], or python -m mscclpp.ep -m MODULE [ARGUMENT...]")
+    start("mscclpp.ep", _prepare)
+
+
+def _prepare() -> None:
     if sys.flags.ignore_environment:
         sys.exit("python -m mscclpp.ep works by the variable PYTHONPATH: start Python without -E and -I")
     _let_children_find_it()
-    # Options of Python stand before `-m mscclpp.ep`, and are kept.
-    options = sys.orig_argv[1 : -len(arguments) - 2]
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *options, *arguments])
 
 
 def _let_children_find_it() -> None:

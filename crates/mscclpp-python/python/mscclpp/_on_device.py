@@ -113,7 +113,8 @@ class OnDevice:
         address, is_read_only = interface["data"]
         if is_written and is_read_only:
             raise ValueError(f"argument '{name}': the array is read-only, and the call would store to it")
-        if strides is not None and not _is_contiguous(shape, strides, int(typestr[2:])):
+        size = _arrays.item_size(typestr)
+        if strides is not None and size and not _is_contiguous(shape, strides, size):
             raise ValueError(f"argument '{name}': the array is not contiguous; pass a contiguous copy of it")
         dtype = str(x.dtype) if hasattr(x, "dtype") else _type_of_interface(typestr)
         return _Array(int(address or 0), math.prod(shape), dtype, shape)
@@ -122,6 +123,9 @@ class OnDevice:
         """Returns address, length and type of a tensor."""
         if not x.is_contiguous():
             raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
+        if x.is_conj() or x.is_neg():
+            view, plain = ("conjugated", "resolve_conj") if x.is_conj() else ("negated", "resolve_neg")
+            raise ValueError(f"argument '{name}': the tensor is a {view} view; .{plain}() makes a plain one of it")
         device = x.get_device() if x.is_cuda else None
         if device != self.device or self.is_simulated:
             self._expect_device(name, device)
@@ -200,8 +204,7 @@ def _item_size(x: Any) -> int:
         return 0 if getattr(dtype, "hasobject", False) else int(dtype.itemsize)
     interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
     if interface is not None:
-        typestr = interface["typestr"]
-        return 0 if typestr[1] == "O" else int(typestr[2:])
+        return _arrays.item_size(interface["typestr"])
     bits = _arrays.of_dlpack(x.__dlpack__())[1]
     return bits // 8 if bits % 8 == 0 else 0
 

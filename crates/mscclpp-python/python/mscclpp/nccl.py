@@ -11,6 +11,7 @@ import sys
 
 from ._errors import Error
 from ._mscclpp import ErrorCode
+from ._program import start
 
 __all__ = ["path"]
 
@@ -63,12 +64,4 @@ def _take_its_place() -> None:
 _take_its_place()
 
 if __name__ == "__main__":
-    _arguments = sys.argv[1:]
-    if not _arguments:
-        sys.exit(
-            "usage: python -m mscclpp.nccl PROGRAM [ARGUMENT...], or python -m mscclpp.nccl -m MODULE [ARGUMENT...]"
-        )
-    # Options of Python stand before `-m mscclpp.nccl`, and are kept.
-    _options = sys.orig_argv[1 : -len(_arguments) - 2]
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *_options, *_arguments])
+    start("mscclpp.nccl")

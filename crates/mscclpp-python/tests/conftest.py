@@ -8,7 +8,6 @@ import os
 import tempfile
 
 import mscclpp
-import pytest
 
 _cache = tempfile.TemporaryDirectory(prefix="mscclpp-tests-")
 os.environ["MSCCLPP_CACHE_DIR"] = _cache.name
@@ -16,8 +15,6 @@ os.environ["MSCCLPP_CACHE_DIR"] = _cache.name
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Open MPI refuses to run as root without it. Only containers run tests as root.
 os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-
-KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels")
 
 
 def _platform():
@@ -36,14 +33,3 @@ os.environ["MSCCLPP_PLATFORM"] = _platform()
 
 def pytest_report_header():
     return f"mscclpp: {mscclpp.device_count()} devices of {os.environ['MSCCLPP_PLATFORM']}"
-
-
-@pytest.fixture
-def compiled():
-    """Compiles a kernel of `tests/kernels`."""
-    from mscclpp.utils import KernelBuilder
-
-    def compiled(file, name, **macros):
-        return KernelBuilder(file, name, KERNELS, macros).get_compiled_kernel()
-
-    return compiled

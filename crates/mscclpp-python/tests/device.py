@@ -63,3 +63,23 @@ class Exported:
 
     def __dlpack_device__(self):
         return self.device
+
+
+class Interface:
+    """An array that has only these attributes, such as `__array_interface__`."""
+
+    def __init__(self, **interface):
+        self.__dict__.update(interface)
+
+
+class Dlpack:
+    """An array that has only DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **_):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()

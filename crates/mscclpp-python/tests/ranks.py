@@ -7,8 +7,14 @@ import os
 import queue
 import signal
 import socket
+import subprocess
+import sys
 import time
 import traceback
+
+import mscclpp
+from mscclpp import CommGroup
+from mscclpp.utils import KernelBuilder
 
 SPAWN = multiprocessing.get_context("spawn")
 KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels")
@@ -23,8 +29,6 @@ def free_address():
 
 
 def _rank(function, rank, n, address, args, outcome):
-    import mscclpp
-
     try:
         mscclpp.set_device(rank % mscclpp.device_count())
         outcome.send((True, function(rank, n, address, *args)))
@@ -88,15 +92,24 @@ def run(n, function, *args, timeout=120):
 
 def group(rank, n, address):
     """Returns the group of a rank."""
-    from mscclpp import CommGroup
-
     return CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
+
+
+def pair(rank, n, address):
+    """Returns the group of one of two ranks, the number of the other, and the connections to it."""
+    made, peer = group(rank, n, address), 1 - rank
+    return made, peer, made.make_connection([peer], mscclpp.Transport.CudaIpc)
+
+
+def python(*arguments, timeout=300, cwd=None, **environment):
+    """Starts a Python program, and returns what it printed. A variable of the environment that is None is removed."""
+    environment = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment)
 
 
 def next_line_about_a_wait(action, timeout=60):
     """Does something, and returns the first line after that about a wait of this process."""
-    import mscclpp
-
     lines, logger = queue.SimpleQueue(), logging.getLogger("mscclpp.wait")
     handler = logging.handlers.QueueHandler(lines)
     logger.addHandler(handler)
@@ -109,6 +122,4 @@ def next_line_about_a_wait(action, timeout=60):
 
 def kernel(file, name, folder=KERNELS, **macros):
     """Compiles a kernel of `tests/kernels`, or of another folder."""
-    from mscclpp.utils import KernelBuilder
-
     return KernelBuilder(file, name, folder, macros).get_compiled_kernel()

@@ -11,7 +11,7 @@ from mscclpp import GpuBuffer, RawGpuBuffer
 from mscclpp._arrays import is_of_cuda, locate, of_dlpack
 from mscclpp.utils import is_torch_tensor
 
-from device import ON_GPU, Exported, address, arrays, fill, gpu_only, sim_only
+from device import ON_GPU, Dlpack, Exported, Interface, address, arrays, fill, gpu_only, sim_only
 
 
 @sim_only
@@ -135,24 +135,6 @@ def test_dlpack_gives_the_memory_in_any_shape():
     raw.to_dlpack("uint8")  # a capsule that nobody takes over is freed
 
 
-class Interface:
-    def __init__(self, **interface):
-        self.__dict__.update(interface)
-
-
-class Dlpack:
-    """An array that has only DLPack."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **_):
-        return self.array.__dlpack__()
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-
 def test_arrays_of_all_libraries_are_found():
     array = numpy.arange(12, dtype=numpy.int16).reshape(3, 4)
     here = (array.ctypes.data, 24)
@@ -166,6 +148,11 @@ def test_arrays_of_all_libraries_are_found():
             locate(gap)
     with pytest.raises(TypeError, match="'tensor'.*list"):
         locate([1, 2])
+    for dtype, size in (("datetime64[s]", 24), ("U5", 60), ("S5", 15)):
+        other = numpy.zeros(3, dtype)
+        assert locate(other) == (other.ctypes.data, size)
+    with pytest.raises(TypeError, match="'tensor': the array has Python objects"):
+        locate(numpy.array([None]))
     assert (
         is_of_cuda(Interface(__cuda_array_interface__=cuda)) and not is_of_cuda(array) and not is_of_cuda(Dlpack(array))
     )

@@ -2,20 +2,17 @@
 
 import ctypes
 
+import mscclpp
+import numpy
 import pytest
+from mscclpp.utils import pack
 
 import ranks
 from device import fill
 
 
 def ping_pong(rank, n, address, rounds):
-    import mscclpp
-    import numpy
-    from mscclpp.utils import pack
-
-    group = ranks.group(rank, n, address)
-    peer = 1 - rank
-    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    group, peer, connections = ranks.pair(rank, n, address)
     data, outcome = mscclpp.GpuBuffer(1000, dtype=numpy.int32), mscclpp.GpuBuffer(1, dtype=numpy.int32)
     channel = group.make_memory_channels(data, connections)[peer]
     kernel = ranks.kernel("ping_pong.cu", "ping_pong", ranks.EXAMPLES)
@@ -33,13 +30,7 @@ def test_a_ping_pong_through_memory_channels():
 
 
 def with_scratch(rank, n, address):
-    import mscclpp
-    import numpy
-    from mscclpp.utils import pack
-
-    group = ranks.group(rank, n, address)
-    peer = 1 - rank
-    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    group, peer, connections = ranks.pair(rank, n, address)
     data = mscclpp.GpuBuffer(250, dtype=numpy.int32)
     scratch = mscclpp.GpuBuffer(2 * data.nbytes, dtype=numpy.uint8)
     fill(data, numpy.arange(250) + 1000 * rank)
@@ -61,13 +52,7 @@ def test_packets_go_through_scratch_buffers():
 
 def made_in_each_way(rank, n, address):
     """Channels of a Semaphore, of a semaphore object, and of a communicator and a connection."""
-    import mscclpp
-    import numpy
-    from mscclpp.utils import pack
-
-    group = ranks.group(rank, n, address)
-    peer = 1 - rank
-    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    group, peer, connections = ranks.pair(rank, n, address)
     connection = connections[peer]
     semaphores = group.make_semaphores(connections)
     kernel = ranks.kernel("memory_channel.cu", "meet")
@@ -95,12 +80,7 @@ def test_channels_are_made_in_each_way():
 
 def in_one_call(rank, n, address):
     """A memory channel of a connection, without a semaphore object."""
-    import mscclpp
-    import numpy
-
-    group = ranks.group(rank, n, address)
-    peer = 1 - rank
-    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    group, peer, connections = ranks.pair(rank, n, address)
     data, outcome = mscclpp.GpuBuffer(100, dtype=numpy.int32), mscclpp.GpuBuffer(1, dtype=numpy.int32)
     memories = group.register_tensor_with_connections(data, connections)
     channel = mscclpp.MemoryChannel(
@@ -120,8 +100,6 @@ def test_a_channel_is_made_in_one_call():
 
 def in_a_ring(rank, n, address):
     """Neighbours: each rank lists them in an order of its own."""
-    import mscclpp
-
     group = ranks.group(rank, n, address)
     comm, config = group.communicator, mscclpp.EndpointConfig(mscclpp.Transport.CudaIpc)
     neighbours = [(rank + 1) % n, (rank - 1) % n]
@@ -144,10 +122,6 @@ def test_all_neighbours_are_connected_in_one_call():
 
 
 def all_gather(rank, n, address, transport, scratch):
-    import mscclpp
-    import numpy
-    from mscclpp.utils import pack
-
     group = ranks.group(rank, n, address)
     peers = [peer for peer in range(n) if peer != rank]
     connections = group.make_connection(peers, getattr(mscclpp.Transport, transport))
@@ -200,10 +174,6 @@ def test_port_channels_work_over_ethernet():
 
 
 def named_memories(rank, n, address):
-    import mscclpp
-    import numpy
-    from mscclpp.utils import pack
-
     group = ranks.group(rank, n, address)
     peer = 1 - rank
     # On a device that is not the current one of rank 1: the service uses the device of its first semaphore.
@@ -245,8 +215,6 @@ def test_base_port_channels_name_memories():
 
 def other_device(rank, n, address):
     """A service that was made before its device is known."""
-    import mscclpp
-
     group = ranks.group(rank, n, address)
     peer = 1 - rank
     last = mscclpp.device_count() - 1
@@ -271,15 +239,12 @@ def test_sizes_of_raw_handles_are_multiples_of_eight():
 
 
 def raw_sizes(rank, n, address):
-    import mscclpp
-
-    group = ranks.group(rank, n, address)
-    connections = group.make_connection([1 - rank], mscclpp.Transport.CudaIpc)
-    semaphore = group.make_semaphores(connections)[1 - rank]
+    group, peer, connections = ranks.pair(rank, n, address)
+    semaphore = group.make_semaphores(connections)[peer]
     data = mscclpp.GpuBuffer(64)
     service = mscclpp.ProxyService()
-    port = group.make_port_channels(service, data, connections)[1 - rank].device_handle()
-    memory = group.make_memory_channels(data, connections)[1 - rank].device_handle()
+    port = group.make_port_channels(service, data, connections)[peer].device_handle()
+    memory = group.make_memory_channels(data, connections)[peer].device_handle()
     handles = [
         mscclpp.Host2DeviceSemaphore(semaphore).device_handle(),
         mscclpp.MemoryDevice2DeviceSemaphore(semaphore).device_handle(),

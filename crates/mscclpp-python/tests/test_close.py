@@ -7,41 +7,27 @@ import time
 
 import mscclpp
 import pytest
+from fuzz_arguments import instances
 
 import ranks
 from device import arrays
 
+#: The classes of objects that can be closed, but for `Context`, each with a method that takes no arguments.
+CALLS = {
+    "PortChannel": "device_handle", "BasePortChannel": "abort", "MemoryChannel": "device_handle",
+    "BaseMemoryChannel": "abort", "Host2DeviceSemaphore": "signal", "Host2HostSemaphore": "poll",
+    "MemoryDevice2DeviceSemaphore": "device_handle", "Semaphore": "check", "SemaphoreStub": "memory",
+    "ProxyService": "start_proxy", "Proxy": "start", "Fifo": "poll", "RegisteredMemory": "size", "RawGpuBuffer": "data",
+    "Connection": "flush", "Endpoint": "serialize", "Communicator": "bootstrap", "TcpBootstrap": "get_rank",
+}  # fmt: skip
+
 
 def all_objects():
     """An object of each class that can be closed, each with a call."""
-    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
-    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
-    comm = mscclpp.Communicator(bootstrap)
-    context = comm.context()
-    connection = comm.connect(mscclpp.Transport.CudaIpc, 0).get()
-    host = comm.connect(mscclpp.EndpointConfig(mscclpp.Transport.Ethernet, mscclpp.DeviceType.CPU), 0).get()
-    buffer = mscclpp.RawGpuBuffer(64)
-    memory = comm.register_memory(buffer.data(), 64, mscclpp.Transport.CudaIpc)
-    semaphore = comm.build_semaphore(connection, 0).get()
-    channel = mscclpp.MemoryChannel(semaphore, memory, memory)
-    base_channel = mscclpp.BaseMemoryChannel(semaphore)
-    service = mscclpp.ProxyService()
-    number = service.build_and_add_semaphore(comm, connection)
-    place = service.add_memory(memory)
-    port, base_port = service.port_channel(number, place, place), service.base_port_channel(number)
-    to_device, to_host = service.semaphore(number), mscclpp.Host2HostSemaphore(comm, host)
-    device_to_device = mscclpp.MemoryDevice2DeviceSemaphore(semaphore)
-    proxy, fifo = mscclpp.Proxy(lambda trigger: mscclpp.ProxyHandlerResult.Continue), mscclpp.Fifo()
-    endpoint, stub = context.create_endpoint(mscclpp.Transport.CudaIpc), mscclpp.SemaphoreStub(connection)
-    return [
-        (port, port.device_handle), (base_port, base_port.abort), (channel, channel.device_handle),
-        (base_channel, base_channel.abort), (to_device, to_device.signal), (to_host, to_host.poll),
-        (device_to_device, device_to_device.device_handle), (semaphore, semaphore.check), (stub, stub.memory),
-        (service, service.start_proxy), (proxy, proxy.start), (fifo, fifo.poll), (memory, memory.size),
-        (buffer, buffer.data), (connection, connection.flush), (host, host.transport), (endpoint, endpoint.serialize),
-        (context, lambda: context.create_endpoint(mscclpp.Transport.CudaIpc)), (comm, comm.bootstrap),
-        (bootstrap, bootstrap.get_rank),
-    ]  # fmt: skip
+    firsts = {type(each).__name__: each for each in reversed(instances()[0])}
+    context = firsts["Context"]
+    calls = [(firsts[name], getattr(firsts[name], call)) for name, call in CALLS.items()]
+    return [*calls, (context, lambda: context.create_endpoint(mscclpp.Transport.CudaIpc))]
 
 
 @pytest.mark.parametrize("is_backwards", [False, True])

@@ -13,16 +13,9 @@ import pytest
 from mscclpp import Collectives, CommGroup
 
 import ranks
+from device import Dlpack, Interface, arrays
 
 N = 3
-
-
-def arrays():
-    if os.environ["MSCCLPP_PLATFORM"] == "sim":
-        return numpy
-    import cupy
-
-    return cupy
 
 
 def joined(rank, n, address, **options):
@@ -34,7 +27,7 @@ def numbers(library, rank, count, dtype="float32"):
 
 
 def every_kind(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     assert (comm.rank, comm.size) == (rank, n) and f"rank {rank} of {n}" in repr(comm)
     for dtype in ("float16", "float32", "float64", "int8", "uint8", "int32", "int64"):
         mine = numbers(library, rank, 30, dtype)
@@ -91,7 +84,7 @@ def test_every_kind_with_every_type():
 
 
 def averages(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     for dtype, given, average in (("int8", -100, -14), ("uint8", 200, 29), ("int32", -(2**31), -(2**31 // 3))):
         found = comm.all_reduce(library.full(7, given, dtype), "avg")
         comm.synchronize()
@@ -103,7 +96,7 @@ def test_averages_of_integers_wrap_and_cut_towards_zero():
 
 
 def raw_requests(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     address_of = (lambda a: a.data.ptr) if library is not numpy else (lambda a: a.ctypes.data)
     counts = [2, 0, 3]
     mine, gathered = numbers(library, 10 * rank, counts[rank], "int64"), library.empty(5, "int64")
@@ -139,7 +132,7 @@ def only_hosts_have(comm):
 
 
 def wrong_arguments(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     x = library.zeros((4, 6), "float32")
     for call, text in [
         (lambda: comm.all_reduce(x.T), "argument 'x': the array is not contiguous"),
@@ -147,6 +140,7 @@ def wrong_arguments(rank, n, address):
         (lambda: comm.all_reduce(x, out=library.zeros(5, "float32")), "'out': expected 24 numbers, got 5"),
         (lambda: comm.broadcast(x, 2), "'root': there are ranks 0 to 1, not 2"),
         (lambda: comm.reduce_scatter(library.zeros(5, "float32")), "5, does not divide into 2 parts"),
+        (lambda: comm.scatter(library.zeros(7, "float32"), rank, x[0, :3]), "7, does not divide into 2 parts"),
     ]:
         with pytest.raises((ValueError, mscclpp.Error), match=text):
             call()
@@ -198,8 +192,17 @@ def move_types(rank, n, address):
         if dtype != "float16":
             with pytest.raises(mscclpp.Error, match="there are no reductions"):
                 comm.all_reduce(mine)
-    with pytest.raises(mscclpp.Error, match="there are no collectives of numbers of type object"):
-        comm.broadcast(numpy.array([None] * 4), 0)
+    for none in (numpy.array([None] * 4), numpy.array([None] * 4)[::2]):
+        with pytest.raises(mscclpp.Error, match="there are no collectives of numbers of type object"):
+            comm.broadcast(none, 0)
+        with pytest.raises(mscclpp.Error, match=r"there are no collectives of numbers of type \|O"):
+            comm.broadcast(Interface(__array_interface__=none.__array_interface__), 0)
+    with pytest.raises(ValueError, match="the array is not contiguous"):
+        comm.all_gather(numpy.arange(6).astype("datetime64[s]")[::2])
+    sent = numpy.full(3, rank).astype("datetime64[s]")
+    comm.broadcast(Interface(__array_interface__=sent.__array_interface__), 1)
+    comm.synchronize()
+    assert (sent.astype(int) == 1).all()
 
 
 @pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of NumPy")
@@ -232,6 +235,12 @@ def move_tensors(rank, n, address):
             (sent, of_each[1]),
         ]:
             assert got.dtype == dtype and torch.equal(got.view(torch.uint8), expected), (dtype, got)
+    for view, words in (
+        (torch.ones(6, dtype=torch.complex64).conj(), r"conjugated view; \.resolve_conj\(\)"),
+        (torch._neg_view(torch.ones(6)), r"negated view; \.resolve_neg\(\)"),
+    ):
+        with pytest.raises(ValueError, match="argument 'x': the tensor is a " + words):
+            comm.all_gather(view)
 
 
 @pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of NumPy")
@@ -262,29 +271,9 @@ def test_gpubuffer_all_gather():
     ranks.run(2, gpubuffer_all_gather)
 
 
-class Described:
-    """An array that has only the array interface."""
-
-    def __init__(self, of):
-        self.__array_interface__ = of.__array_interface__
-
-
-class Exported:
-    """An array that has only DLPack."""
-
-    def __init__(self, of):
-        self.of = of
-
-    def __dlpack__(self, **options):
-        return self.of.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.of.__dlpack_device__()
-
-
 def arrays_of_others(rank, n, address):
     comm = joined(rank, n, address)
-    for wrap in (Described, Exported):
+    for wrap in (lambda of: Interface(__array_interface__=of.__array_interface__), Dlpack):
         x = numpy.ones(4, "float32")
         comm.all_reduce(wrap(x))
         comm.synchronize()
@@ -367,7 +356,7 @@ def test_memory_stays_as_long_as_calls_work_on_it():
 
 
 def groups_of_threads(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     x, y, z = (library.full(8, rank + 1.0, "float32") for _ in range(3))
     if rank == 0:
         gathering, go = threading.Event(), threading.Event()
@@ -398,7 +387,7 @@ def test_a_group_belongs_to_its_thread():
 
 
 def drops_a_registration(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     buffer = mscclpp.GpuBuffer((n, 1 << 18), dtype="float32")
     registration, seen = comm.register(buffer), weakref.ref(buffer)
     if rank == 0:
@@ -424,7 +413,7 @@ def test_a_registration_that_is_dropped_keeps_its_array():
 
 
 def loses_a_rank(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     x = library.ones(10, "float32")
     comm.all_reduce(x)
     comm.synchronize()
@@ -441,7 +430,7 @@ def test_a_lost_rank_is_named():
 
 
 def waits_for_a_rank_that_is_late(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     x = library.ones(10, "float32")
     line = ranks.next_line_about_a_wait(lambda: comm.all_reduce(x)) if rank == 0 else None
     comm._group.barrier()
@@ -474,7 +463,7 @@ def test_ranks_that_share_a_device_while_others_are_free_have_a_line():
 
 
 def differ(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     try:
         if rank == 0:
             comm.send(library.full(100, 1.0, dtype="float32"), 1)
@@ -499,7 +488,7 @@ def test_messages_of_different_sizes_are_named(monkeypatch, check):
 
 
 def waits_in_vain(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address, timeout=0.5)
+    library, comm = arrays, joined(rank, n, address, timeout=0.5)
     x = library.ones(10, "float32")
     if rank == 0:
         comm.all_reduce(x)

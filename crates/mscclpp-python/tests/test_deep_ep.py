@@ -5,8 +5,6 @@ import inspect
 import logging
 import os
 import signal
-import subprocess
-import sys
 
 import mscclpp
 import mscclpp.ep
@@ -528,14 +526,6 @@ class Layer:
     def __call__(self, e, rows):
         return (torch.nn.functional.silu(rows.float() @ self.up[e]) @ self.down[e]).bfloat16()
 
-    def of_one_rank(self, tokens):
-        out = torch.zeros(tokens.x.shape)
-        for t, (ids, weights) in enumerate(zip(tokens.ids.tolist(), tokens.weights.tolist())):
-            for e, w in zip(ids, weights):
-                if e >= 0:
-                    out[t] += w * self(e, tokens.x[t : t + 1])[0].float()
-        return out
-
     def of_rows(self, rows, ids, weights):
         """The weighted sums of the experts of each row, where -1 is none."""
         out = torch.zeros(rows.shape)
@@ -543,7 +533,7 @@ class Layer:
             for e, w in zip(of_row, its):
                 if e >= 0:
                     out[row] += w * self(e, rows[row : row + 1])[0].float()
-        return out.bfloat16()
+        return out
 
     def of_experts(self, rows, counts, first):
         out = torch.full_like(rows, torch.nan)
@@ -571,7 +561,7 @@ def prefill(buffer, layer, tokens, n, rank):
     if event.event is not None:
         event.current_stream_wait()
     assert [(ids == e).sum().item() for e in range(E // n)] == counts
-    made = layer.of_rows(x, torch.where(ids == -1, -1, ids + rank * (E // n)), weights)
+    made = layer.of_rows(x, torch.where(ids == -1, -1, ids + rank * (E // n)), weights).bfloat16()
     combined, _, event = buffer.combine(
         made, handle, topk_weights=None, config=buffer.get_combine_config(n), async_finish=True
     )
@@ -604,7 +594,7 @@ def layers(rank, n, address):
         tokens = Tokens(rank, M - rank, seed)
         tokens.x = (tokens.x * 0.37).bfloat16()
         tokens.weights = tokens.weights * 0.77
-        reference = layer.of_one_rank(tokens)
+        reference = layer.of_rows(tokens.x, tokens.ids, tokens.weights)
         results = []
 
         results.append(prefill(buffer, layer, tokens, n, rank))
@@ -614,7 +604,7 @@ def layers(rank, n, address):
         )
         experts.synchronize()
         of_row = torch.where(ids == -1, -1, ids + rank * (E // n))
-        sums = experts.combine(routed, layer.of_rows(routed.out[0], of_row, weights))
+        sums = experts.combine(routed, layer.of_rows(routed.out[0], of_row, weights).bfloat16())
         experts.synchronize()
         results.append(sums)
 
@@ -734,43 +724,26 @@ def wrong_arguments(rank, n, address):
 
     buffer = Buffer(comm=OneRank())
     assert buffer.get_comm_stream() is not None
-    refused(
-        NotImplementedError, r"internode_dispatch\(\) is for ranks on several nodes", buffer.internode_dispatch, 1, x=2
-    )
-    refused(NotImplementedError, r"internode_combine\(\) is for ranks on several nodes", buffer.internode_combine)
-    refused(ValueError, "another one of the ranks 0 to 0, got 0", buffer.low_latency_update_mask_buffer, 0, True)
-    refused(ValueError, "another one of the ranks 0 to 0, got 3", buffer.low_latency_update_mask_buffer, 3)
-    refused(
-        ValueError,
-        "'mask_status': expected a number for each of 1",
-        buffer.low_latency_query_mask_buffer,
-        torch.ones(2),
-    )
+    text = r"\(\) is for ranks on several nodes"
+    refused(NotImplementedError, "internode_dispatch" + text, buffer.internode_dispatch, 1, x=2)
+    refused(NotImplementedError, "internode_combine" + text, buffer.internode_combine)
+    update, text = buffer.low_latency_update_mask_buffer, "another one of the ranks 0 to 0, got "
+    refused(ValueError, text + "0", update, 0, True)
+    refused(ValueError, text + "3", update, 3)
+    query, text = buffer.low_latency_query_mask_buffer, "'mask_status': expected a number for each of 1"
+    refused(ValueError, text, query, torch.ones(2))
 
     tokens = Tokens(0, 4)
-    given = arguments(buffer, tokens)
-    refused(ValueError, "dispatch\\(\\) without a handle takes", buffer.dispatch, tokens.x)
-    refused(
-        TypeError,
-        "dispatch\\(\\) has no argument 'num_sms' .* Buffer.set_num_sms",
-        buffer.dispatch,
-        tokens.x,
-        num_sms=3,
-    )
-    refused(NotImplementedError, "several nodes", buffer.dispatch, tokens.x, num_tokens_per_rdma_rank=tokens.ids)
-    refused(
-        ValueError,
-        "'num_worst_tokens': expected at least 1 ranks x 4",
-        buffer.dispatch,
-        tokens.x,
-        **given,
-        num_worst_tokens=3,
-    )
+    given, send = arguments(buffer, tokens), (buffer.dispatch, tokens.x)
+    refused(ValueError, "dispatch\\(\\) without a handle takes", *send)
+    refused(TypeError, "dispatch\\(\\) has no argument 'num_sms' .* Buffer.set_num_sms", *send, num_sms=3)
+    refused(NotImplementedError, "several nodes", *send, num_tokens_per_rdma_rank=tokens.ids)
+    refused(ValueError, "'num_worst_tokens': expected at least 1 ranks x 4", *send, **given, num_worst_tokens=3)
     refused(ValueError, r"'x': expected rows of shape \(tokens, hidden\)", buffer.dispatch, tokens.x[0], **given)
     scales = torch.ones((4, 2), dtype=torch.float16)
     refused(TypeError, "expected scales of 4 bytes, got torch.float16", buffer.dispatch, (tokens.x, scales), **given)
     wrong = given | {"is_token_in_rank": torch.ones((3, 1), dtype=torch.bool)}
-    refused(ValueError, r"'is_token_in_rank': .*\(4, 1\), got \(3, 1\)", buffer.dispatch, tokens.x, **wrong)
+    refused(ValueError, r"'is_token_in_rank': .*\(4, 1\), got \(3, 1\)", *send, **wrong)
     x, _, weights, _, handle, _ = buffer.dispatch(tokens.x, **given)
     refused(ValueError, "'rows': expected 4 rows", buffer.dispatch, tokens.x[:2], handle)
     refused(ValueError, "'topk_weights': expected weights of", buffer.combine, x, handle, weights[:1])
@@ -780,51 +753,25 @@ def wrong_arguments(rank, n, address):
     refused(TypeError, "get_dispatch_layout\\(\\) has no argument", buffer.get_dispatch_layout, tokens.ids, E, x=1)
 
     dispatch, combine = buffer.low_latency_dispatch, buffer.low_latency_combine
-    refused(
-        TypeError,
-        "'use_nvfp4', 'x_global_scale' .*: tokens do not travel as nvfp4",
-        dispatch,
-        tokens.x,
-        tokens.ids,
-        M,
-        E,
-        use_nvfp4=True,
-        x_global_scale=1,
-    )
-    refused(ValueError, "up to 2 .*tokens, got", dispatch, tokens.x, tokens.ids, 2, E)
-    refused(ValueError, "'use_ue8m0': it takes", dispatch, tokens.x, tokens.ids, M, E, use_ue8m0=True)
-    refused(ValueError, "not both", dispatch, tokens.x, tokens.ids, M, E, async_finish=True, return_recv_hook=True)
+    send_few = (dispatch, tokens.x, tokens.ids)
+    text = "'use_nvfp4', 'x_global_scale' .*: tokens do not travel as nvfp4"
+    refused(TypeError, text, *send_few, M, E, use_nvfp4=True, x_global_scale=1)
+    refused(ValueError, "up to 2 .*tokens, got", *send_few, 2, E)
+    refused(ValueError, "'use_ue8m0': it takes", *send_few, M, E, use_ue8m0=True)
+    refused(ValueError, "not both", *send_few, M, E, async_finish=True, return_recv_hook=True)
     x, _, handle, _, _ = dispatch(tokens.x, tokens.ids, M, E, use_fp8=False)
-    refused(
-        TypeError,
-        "'overlap', 'comp_signal' .*: signals between",
-        combine,
-        x,
-        tokens.ids,
-        tokens.weights,
-        handle,
-        overlap=True,
-        comp_signal=0,
-    )
-    refused(
-        ValueError, "write the rows to get_next_low", combine, x, tokens.ids, tokens.weights, handle, zero_copy=True
-    )
+    bring = (combine, x, tokens.ids, tokens.weights, handle)
+    refused(TypeError, "'overlap', 'comp_signal' .*: signals between", *bring, overlap=True, comp_signal=0)
+    refused(ValueError, "write the rows to get_next_low", *bring, zero_copy=True)
     refused(ValueError, "'topk_idx': expected that of the dispatch", combine, x, tokens.ids[:1], tokens.weights, handle)
 
     # What a capture cannot do. Simulated devices capture nothing.
     buffer._made.is_capturing = lambda: True
-    refused(RuntimeError, "waits for counts of all ranks on the host", buffer.dispatch, tokens.x, **given)
+    refused(RuntimeError, "waits for counts of all ranks on the host", *send, **given)
     refused(
-        RuntimeError,
-        "for 300 tokens of a rank, are not set up .for 128 they are",
-        buffer.dispatch,
-        tokens.x,
-        **given,
-        num_worst_tokens=300,
+        RuntimeError, "for 300 tokens of a rank, are not set up .for 128 they are", *send, **given, num_worst_tokens=300
     )
-    refused(
-        RuntimeError, "for 7 tokens of a rank, are not set up .for 0 they are", dispatch, tokens.x, tokens.ids, 7, E
-    )
+    refused(RuntimeError, "for 7 tokens of a rank, are not set up .for 0 they are", *send_few, 7, E)
     dispatch(tokens.x, tokens.ids, M, E, use_fp8=False)
     buffer._made.is_capturing = lambda: False
 
@@ -864,8 +811,7 @@ def test_errors_say_what_to_do():
 
 
 def python(*arguments, **environment):
-    command = [sys.executable, *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env={**os.environ, **environment})
+    run = ranks.python(*arguments, timeout=LIMIT, **environment)
     return run.returncode, run.stdout, run.stderr
 
 

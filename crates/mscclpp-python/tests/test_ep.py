@@ -8,9 +8,9 @@ import mscclpp
 import numpy
 import pytest
 from mscclpp.ep import Experts, Received, Routed
-from test_collectives import arrays
 
 import ranks
+from device import arrays
 
 N, E, K, H, C = 3, 7, 3, 12, 5
 LIMIT = 100
@@ -90,7 +90,7 @@ def of_rank(tokens, t, experts, weights):
 
 
 def every_layout(rank, n, address):
-    library, group = arrays(), ranks.group(rank, n, address)
+    library, group = arrays, ranks.group(rank, n, address)
     maps = [[0, 0, 0, 1, 1, 2, 2], [2, 0, 2, 2, 0, 2, 0]]
     for expert_map in maps:
         comm = made(group, expert_map=expert_map, also=[8], exact=True)
@@ -195,7 +195,7 @@ def test_every_layout_is_that_of_the_oracle():
 
 
 def rounding(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address, experts=4, hidden=4, dtype="float16", exact=True)
+    library, comm = arrays, joined(rank, n, address, experts=4, hidden=4, dtype="float16", exact=True)
     count = 1 - rank
     # Experts 2 and 3 are those of rank 1, whose own sum of 2049 is rounded to 2048.
     ids = library.asarray([[2, 3, 0]] * count, "int32").reshape(count, 3)
@@ -216,7 +216,7 @@ def test_an_exact_combine_rounds_once():
 
 
 def quantised(rank, n, address):
-    library, group = arrays(), ranks.group(rank, n, address)
+    library, group = arrays, ranks.group(rank, n, address)
     for quantise in ("e4m3", "e4m3_ue8m0"):
         comm = made(group, hidden=132, dtype="float16", quantise=quantise, micro_batches=2)
         rows = library.full((1, 132), 448 * 2, "float16")
@@ -261,13 +261,13 @@ def of_torch(rank, n, address):
 
 def test_tensors_of_torch():
     pytest.importorskip("torch")
-    if arrays() is not numpy:
+    if arrays is not numpy:
         pytest.skip("these tensors are those of the host")
     ranks.run(2, of_torch)
 
 
 def of_bytes(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address, row_bytes=20, max_blocks=1, calls_at_once=3)
+    library, comm = arrays, joined(rank, n, address, row_bytes=20, max_blocks=1, calls_at_once=3)
     rows = library.arange(40, dtype="uint8").reshape(2, 20)
     out = library.zeros((N * C, 20), "uint8")
     routed = comm.dispatch(rows, library.asarray([[0, -1, -1]] * 2), layout="token", out=out)
@@ -282,7 +282,7 @@ def test_rows_may_be_any_bytes():
 
 
 def wrong_arguments(rank, n, address):
-    library = arrays()
+    library = arrays
     group = ranks.group(rank, n, address)
     usual = {"experts": 4, "top_k": 2, "hidden": 8, "capacity": 4}
 
@@ -373,7 +373,7 @@ def test_ranks_that_differ_are_told():
 
 
 def late(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address, timeout=1)
+    library, comm = arrays, joined(rank, n, address, timeout=1)
     if rank == 0:
         comm.dispatch(library.ones((1, H), "float32"), library.zeros((1, K), "int32"))
         with pytest.raises(mscclpp.Error, match="rank 0 cannot be used any more.*rank 1") as error:
@@ -387,7 +387,7 @@ def test_a_rank_that_does_not_come_is_named():
 
 
 def kept(rank, n, address):
-    library, comm = arrays(), joined(rank, n, address)
+    library, comm = arrays, joined(rank, n, address)
     if library is not numpy:
         return
     rows = numpy.ones((2, H), "float32")

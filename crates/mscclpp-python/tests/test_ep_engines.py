@@ -3,14 +3,14 @@
 import mscclpp
 import numpy
 import pytest
-from test_collectives import arrays
 from test_ep import LIMIT, C, E, H, K, N, Tokens, came, made, of_rank, on_host, places
 
 import ranks
+from device import arrays, sim_only
 
 
 def going_along(rank, n, address):
-    library, group = arrays(), ranks.group(rank, n, address)
+    library, group = arrays, ranks.group(rank, n, address)
     comm = made(group, micro_batches=2)
     mine = [e for e in range(E) if e * n // E == rank]
     everybody = [Tokens(r, count) for r, count in enumerate((5, 0, 4))]
@@ -61,7 +61,7 @@ def test_what_goes_along_comes_to_arrays():
 
 
 def back_again(rank, n, address):
-    library, group = arrays(), ranks.group(rank, n, address)
+    library, group = arrays, ranks.group(rank, n, address)
     comm = made(group)
     mine = [e for e in range(E) if e * n // E == rank]
     everybody = [Tokens(r, count) for r, count in enumerate((5, 0, 4))]
@@ -109,7 +109,7 @@ def test_weights_of_rows_travel_back():
 
 
 def payloads(rank, n, address):
-    library, group = arrays(), ranks.group(rank, n, address)
+    library, group = arrays, ranks.group(rank, n, address)
     hidden = 260
     plain = made(group, experts=2, top_k=1, hidden=hidden, capacity=2, dtype="bfloat16")
     numbers = library.asarray([[0x3F80] * hidden], "uint16")  # 1.0 of type bfloat16
@@ -156,7 +156,7 @@ def test_one_memory_serves_several_payloads():
 
 
 def without(rank, n, address):
-    library, comm = arrays(), made(ranks.group(rank, n, address), survive_loss=LIMIT)
+    library, comm = arrays, made(ranks.group(rank, n, address), survive_loss=LIMIT)
     if rank == 2:
         return
     comm.lose([2])
@@ -180,7 +180,7 @@ def test_ranks_go_on_without_one():
 
 
 def refused(rank, n, address):
-    library, comm = arrays(), made(ranks.group(rank, n, address), timeout=LIMIT)
+    library, comm = arrays, made(ranks.group(rank, n, address), timeout=LIMIT)
     tokens = library.asarray(Tokens(0, 2).rows), library.asarray([[0, 1, 2]] * 2)
     for given, kind, text in [
         ({"counts_into": library.zeros(E, "int64")}, TypeError, "'counts_into': expected numbers of type int32"),
@@ -194,3 +194,13 @@ def refused(rank, n, address):
 
 def test_wrong_arguments_are_named():
     ranks.run(1, refused)
+
+
+@sim_only
+def test_results_come_to_memory_of_which_an_argument_is_a_part():
+    memory, is_in_rank = numpy.array([3] + [0] * 7), numpy.zeros(2, bool)
+    address = memory.ctypes.data
+    counter = mscclpp._mscclpp._ChoiceCounter(0)
+    counter.count(1, 1, address, 8, 8, 2, address, is_in_rank.ctypes.data, 0)
+    assert memory.view("int32")[:11].tolist() == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+    assert is_in_rank.tolist() == [True, False]

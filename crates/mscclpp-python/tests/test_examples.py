@@ -9,14 +9,14 @@ import sys
 import pytest
 
 import ranks
+from device import sim_only
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
 
 
 def test_the_mesh_runs_with_the_names_of_today():
     port = ranks.free_address().rpartition(":")[2]
-    command = [sys.executable, "-W", "always", EXAMPLES / "mesh.py", "--ranks", "4", "--port", port]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = ranks.python("-W", "always", EXAMPLES / "mesh.py", "--ranks", "4", "--port", port)
     assert run.returncode == 0, run.stderr
     lines = sorted(run.stdout.splitlines())
     assert lines == [f"rank {rank}: has the parts of all 4 ranks" for rank in range(4)]
@@ -37,8 +37,7 @@ def test_the_mesh_runs_under_mpi():
 
 
 def test_the_custom_proxy_runs():
-    command = [sys.executable, EXAMPLES / "custom_proxy.py"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = ranks.python(EXAMPLES / "custom_proxy.py")
     assert run.stdout == "reports of 8 threads: 0 3 6 9 12 15 18 21\n", run.stderr
 
 
@@ -46,24 +45,21 @@ def test_the_custom_proxy_runs():
 def test_the_mesh_runs_under_torchrun(how):
     pytest.importorskip("torch")
     port = ranks.free_address().rpartition(":")[2]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    command = [*torchrun, EXAMPLES / "mesh.py", how]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    run = ranks.python(*torchrun, EXAMPLES / "mesh.py", how)
     assert sorted(run.stdout.splitlines()) == [f"rank {rank}: has the parts of all 2 ranks" for rank in range(2)], (
         run.stderr
     )
 
 
 def test_the_ping_pong_runs():
-    command = [sys.executable, EXAMPLES / "ping_pong.py", ranks.free_address()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = ranks.python(EXAMPLES / "ping_pong.py", ranks.free_address())
     lines = [f"rank {rank}: 10 rounds, each element is {value}" for rank, value in ((0, 9), (1, 10))]
     assert sorted(run.stdout.splitlines()) == lines, run.stderr
 
 
 def test_the_all_reduce_runs():
-    command = [sys.executable, EXAMPLES / "all_reduce.py", ranks.free_address()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = ranks.python(EXAMPLES / "all_reduce.py", ranks.free_address())
     lines = [f"rank {rank}: the sums are 3, and the largest number behind them 2" for rank in range(2)]
     assert sorted(run.stdout.splitlines()) == lines, run.stderr
 
@@ -72,14 +68,12 @@ SUMS = [f"rank {rank}: every sum is 3" for rank in range(2)]
 
 
 def test_the_first_program_of_the_readme_runs():
-    command = [sys.executable, EXAMPLES / "two_ranks.py", ranks.free_address()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = ranks.python(EXAMPLES / "two_ranks.py", ranks.free_address())
     assert sorted(run.stdout.splitlines()) == SUMS, run.stderr
 
 
 def test_the_experts_run():
-    command = [sys.executable, EXAMPLES / "experts.py", ranks.free_address()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = ranks.python(EXAMPLES / "experts.py", ranks.free_address())
     came = ([4, 2], [2, 4])
     lines = [f"rank {rank}: {came[rank]} tokens came, the sums are [4.0, 12.0, 15.0]" for rank in range(2)]
     assert sorted(run.stdout.splitlines()) == lines, run.stderr
@@ -88,17 +82,14 @@ def test_the_experts_run():
 def test_the_all_reduce_of_torch_runs_under_torchrun():
     pytest.importorskip("torch")
     port = ranks.free_address().rpartition(":")[2]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    command = [*torchrun, EXAMPLES / "torch_ranks.py"]
-    environment = {**os.environ, "MSCCLPP_TORCH_SIMULATED": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    run = ranks.python(*torchrun, EXAMPLES / "torch_ranks.py", MSCCLPP_TORCH_SIMULATED="1")
     # torchrun has the ranks write without a buffer, so the ends of two lines may change places.
     assert all(line in run.stdout for line in SUMS), run.stdout + run.stderr
 
 
 def test_calls_that_differ_are_told_on_both_ranks():
-    command = [sys.executable, EXAMPLES / "wrong_calls.py", ranks.free_address()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = ranks.python(EXAMPLES / "wrong_calls.py", ranks.free_address())
     lines = sorted(run.stdout.splitlines())
     assert [line[:10] for line in lines] == ["on rank 0:", "on rank 1:"], run.stdout + run.stderr
     assert all("(Sum) of 1024 F32" in line and "(Max) of 1024 F32" in line for line in lines), lines
@@ -120,12 +111,9 @@ def test_the_all_reduce_of_two_nodes_runs():
     assert lines == [f"rank {rank} of 2 on GPU 0: every sum is 3\n" for rank in range(2)]
 
 
-sim_only = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="it is for simulated devices")
-
-
 @sim_only
 def test_the_first_program_of_nccl_runs():
-    run = subprocess.run([sys.executable, EXAMPLES / "nccl_ranks.py"], capture_output=True, text=True, timeout=300)
+    run = ranks.python(EXAMPLES / "nccl_ranks.py")
     assert sorted(run.stdout.splitlines()) == SUMS, run.stderr
 
 
@@ -133,7 +121,7 @@ def test_the_first_program_of_nccl_runs():
 def test_the_tokens_of_deep_ep_run_under_torchrun():
     pytest.importorskip("torch")
     port = ranks.free_address().rpartition(":")[2]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    run = subprocess.run([*torchrun, EXAMPLES / "deep_ep_ranks.py"], capture_output=True, text=True, timeout=300)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    run = ranks.python(*torchrun, EXAMPLES / "deep_ep_ranks.py")
     lines = [f"rank {rank}: [2, 2] tokens for its experts, each sum is {3 * (1 + rank)}" for rank in range(2)]
     assert all(line in run.stdout for line in lines), run.stdout + run.stderr

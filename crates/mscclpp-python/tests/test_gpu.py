@@ -13,7 +13,6 @@ import pytest
 from mscclpp.utils import Kernel, KernelBuilder, _find_nvcc, get_device_arch, pack
 
 import ranks
-from conftest import KERNELS
 from device import arrays, gpu_only, let_go
 
 pytestmark = gpu_only
@@ -25,9 +24,9 @@ def streams():
     return [(of_cupy, of_cupy), (of_torch, of_torch), (of_cupy.ptr, of_cupy)]
 
 
-def test_kernels_run_on_streams_of_other_libraries(compiled):
+def test_kernels_run_on_streams_of_other_libraries():
     """The launch waits for its own stream, and not for others."""
-    kernel, out = compiled("plain.cu", "write_later", EXTRA=0), mscclpp.GpuBuffer(100, dtype=numpy.int32)
+    kernel, out = ranks.kernel("plain.cu", "write_later", EXTRA=0), mscclpp.GpuBuffer(100, dtype=numpy.int32)
     for given, stream in streams():
         stop = mscclpp.RawGpuBuffer(4)
         out.fill(0)
@@ -88,7 +87,7 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     if _find_nvcc() is None:
         pytest.skip("there is no nvcc")
     for name in ("plain.cu", "plain.hpp"):
-        shutil.copy(f"{KERNELS}/{name}", tmp_path)
+        shutil.copy(f"{ranks.KERNELS}/{name}", tmp_path)
     ran = []
     run = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: ran.append(args) or run(*args, **kwargs))
@@ -116,7 +115,7 @@ def test_a_kernel_in_the_cache_needs_no_nvcc(monkeypatch):
         pytest.skip("there is no nvcc")
 
     def load():
-        return KernelBuilder("plain.cu", "indices", KERNELS, {"EXTRA": 7}).get_compiled_kernel()
+        return KernelBuilder("plain.cu", "indices", ranks.KERNELS, {"EXTRA": 7}).get_compiled_kernel()
 
     load()
     # There is no other compiler either: with its name there is an error if it is looked for.
@@ -154,7 +153,7 @@ def set_up(group, rank, peer):
     channels = [
         group.make_memory_channels(buffer, connections),
         group.make_port_channels(proxy, buffer, connections),
-        KernelBuilder("plain.cu", "indices", KERNELS, {"EXTRA": 1}).get_compiled_kernel(),
+        KernelBuilder("plain.cu", "indices", ranks.KERNELS, {"EXTRA": 1}).get_compiled_kernel(),
     ]
     proxy.start_proxy()
     connections[peer].write(memories[peer], 0, own, 32, 32)
@@ -216,7 +215,13 @@ def test_compiled_code_is_taken(form, tmp_path):
     if nvcc is None:
         pytest.skip("there is no nvcc")
     file = tmp_path / "code"
-    command = [nvcc, f"-{form}", f"-arch={get_device_arch()}", f"-I{mscclpp.get_include()}", f"{KERNELS}/plain.cu"]
+    command = [
+        nvcc,
+        f"-{form}",
+        f"-arch={get_device_arch()}",
+        f"-I{mscclpp.get_include()}",
+        f"{ranks.KERNELS}/plain.cu",
+    ]
     subprocess.run([*command, "-o", file], check=True)
     code, out = file.read_bytes(), mscclpp.GpuBuffer(8, dtype=numpy.uint64)
     kernel = Kernel(code, "packed")
@@ -235,7 +240,7 @@ def test_compiled_code_is_taken(form, tmp_path):
 def test_without_nvcc_there_is_nvrtc(monkeypatch):
     monkeypatch.setattr(mscclpp.utils, "_find_nvcc", lambda: None)
     out = mscclpp.GpuBuffer(4 * 6, dtype=numpy.int32)
-    kernel = KernelBuilder("plain.cu", "indices", KERNELS, {"EXTRA": 5}).get_compiled_kernel()
+    kernel = KernelBuilder("plain.cu", "indices", ranks.KERNELS, {"EXTRA": 5}).get_compiled_kernel()
     kernel.launch_kernel((out,), (2, 2), (3, 2), 4 * 6, None)
     mscclpp.synchronize(60)
     assert out.tolist() == [100 * block + thread for block in range(4) for thread in range(6)]

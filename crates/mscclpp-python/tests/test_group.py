@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 import time
 import types
@@ -251,10 +250,14 @@ launched = mscclpp.Rendezvous.from_env()
 print(launched.rank, launched.n_ranks, launched.address, launched.job, launched.local_rank, launched.store)
 print(launched)
 """
-    environment = {**os.environ, "MSCCLPP_LOG_LEVEL": "INFO", **{name: "0" for name in ("RANK", "LOCAL_RANK")}}
-    environment.update(WORLD_SIZE="1", MSCCLPP_COMM_ID="10.0.0.1:7000", MSCCLPP_JOB_ID="mine")
-    command = [sys.executable, "-c", program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    job = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MSCCLPP_COMM_ID": "10.0.0.1:7000",
+        "MSCCLPP_JOB_ID": "mine",
+    }
+    run = ranks.python("-c", program, timeout=60, MSCCLPP_LOG_LEVEL="INFO", **job)
     assert run.stdout.splitlines() == [
         "0 1 10.0.0.1:7000 mine 0 None",
         "<mscclpp.Rendezvous of rank 0 of 1 at 10.0.0.1:7000>",
@@ -342,8 +345,7 @@ def test_arrays_travel():
 
 
 def of_different_lengths(rank, n, address):
-    group = ranks.group(rank, n, address)
-    connections = group.make_connection([1 - rank], Transport.CudaIpc)
+    group, _, connections = ranks.pair(rank, n, address)
     data = mscclpp.GpuBuffer(8 * (1 + rank), dtype=numpy.int8)
     said = []
     with pytest.raises(mscclpp.Error) as caught:
@@ -406,12 +408,11 @@ extern "C" __global__ void over_port(mscclpp::PortChannelDeviceHandle channel) {
 
 
 def older(rank, n, address):
-    group = ranks.group(rank, n, address)
-    connections = group.make_connection([1 - rank], Transport.CudaIpc)
+    group, peer, connections = ranks.pair(rank, n, address)
     data, service = mscclpp.GpuBuffer(4), mscclpp.ProxyService()
     with pytest.warns(DeprecationWarning) as caught:
-        port = group.make_proxy_channels(service, data, connections)[1 - rank]
-        memory = group.make_sm_channels(data, connections)[1 - rank]
+        port = group.make_proxy_channels(service, data, connections)[peer]
+        memory = group.make_sm_channels(data, connections)[peer]
         group.make_sm_channels(data, connections)
     group.barrier()
     return type(port).__name__, type(memory).__name__, len(caught)

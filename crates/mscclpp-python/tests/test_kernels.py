@@ -10,7 +10,7 @@ import numpy
 import pytest
 from mscclpp.utils import Kernel, KernelBuilder, get_device_arch, pack, torch_dtype_to_mscclpp_dtype
 
-from conftest import KERNELS
+import ranks
 from device import ON_GPU, let_go, sim_only
 
 
@@ -19,26 +19,26 @@ def out():
     return mscclpp.GpuBuffer(8, dtype=numpy.uint64)
 
 
-def test_arguments_of_every_kind_arrive(compiled, out):
+def test_arguments_of_every_kind_arrive(out):
     fifo = mscclpp.Fifo()
     handle = fifo.device_handle()
     params = pack(3, -4, handle.raw, out, ctypes.c_char(b"A"))
     params += bytes(7) + pack(ctypes.c_double(2.5), ctypes.c_float(1.25), True)
-    compiled("plain.cu", "show", EXTRA=11).launch_kernel(params, 1, 1, 0, None)
+    ranks.kernel("plain.cu", "show", EXTRA=11).launch_kernel(params, 1, 1, 0, None)
     mscclpp.synchronize(60)
     assert out.tolist() == [3, 2**64 - 4, handle.head, 65, 10, 5, 1, 1011]
 
 
-def test_raw_handles_are_concatenated_without_padding(compiled, out):
+def test_raw_handles_are_concatenated_without_padding(out):
     handle = mscclpp.Fifo(16).device_handle()
     assert handle.size == 16
-    compiled("plain.cu", "packed", EXTRA=0).launch_kernel(pack(1, 2, handle.raw, out), 1, 1, 0, None)
+    ranks.kernel("plain.cu", "packed", EXTRA=0).launch_kernel(pack(1, 2, handle.raw, out), 1, 1, 0, None)
     mscclpp.synchronize(60)
     assert out.tolist()[:3] == [1, 2, handle.head]
 
 
-def test_arguments_of_the_wrong_size_are_refused(compiled, out):
-    kernel = compiled("plain.cu", "packed", EXTRA=0)
+def test_arguments_of_the_wrong_size_are_refused(out):
+    kernel = ranks.kernel("plain.cu", "packed", EXTRA=0)
     with pytest.raises(mscclpp.Error, match=r"packed: its parameters have \[4, 4, \d+, 8\] bytes"):
         kernel.launch_kernel(bytes(pack(1, out)), 1, 1, 0, None)
     with pytest.raises(mscclpp.Error, match="1024"):
@@ -80,8 +80,8 @@ def test_pack_knows_how_many_parameters_the_kernel_has(tmp_path, out):
 
 
 @sim_only
-def test_memory_of_the_host_is_no_argument_of_a_kernel(compiled, out):
-    kernel, array = compiled("plain.cu", "packed", EXTRA=0), numpy.zeros(8, dtype=numpy.uint64)
+def test_memory_of_the_host_is_no_argument_of_a_kernel(out):
+    kernel, array = ranks.kernel("plain.cu", "packed", EXTRA=0), numpy.zeros(8, dtype=numpy.uint64)
     for launch in (
         lambda: kernel.launch_kernel((1, 2, mscclpp.Fifo(), array), 1, 1, 0, None),
         lambda: pack(1, 2, mscclpp.Fifo(), out + 1),
@@ -93,9 +93,9 @@ def test_memory_of_the_host_is_no_argument_of_a_kernel(compiled, out):
     assert len(pack(numpy.zeros(0))) == 8, "nothing is read of it"
 
 
-def test_arguments_are_given_one_by_one(compiled, out):
+def test_arguments_are_given_one_by_one(out):
     """Each argument takes the size of its parameter, and they have the gaps between them that it needs."""
-    kernel = compiled("plain.cu", "show", EXTRA=11)
+    kernel = ranks.kernel("plain.cu", "show", EXTRA=11)
     fifo = mscclpp.Fifo()
     kernel.launch_kernel((3, -4, fifo, out, b"A", ctypes.c_double(2.5), ctypes.c_float(1.25), True), 1, 1, 0, None)
     mscclpp.synchronize(60)
@@ -118,16 +118,16 @@ def test_arguments_are_given_one_by_one(compiled, out):
         (3, ctypes.c_int(1), "argument 3 .out. of packed has 4 bytes .c_int., and its parameter has 8"),
     ],
 )
-def test_a_wrong_argument_is_named(compiled, out, place, wrong, words):
+def test_a_wrong_argument_is_named(out, place, wrong, words):
     args = [1, 2, mscclpp.Fifo(), out]
     args[place] = wrong
     with pytest.raises((TypeError, OverflowError, mscclpp.Error), match=words):
-        compiled("plain.cu", "packed", EXTRA=0).launch_kernel(tuple(args), 1, 1, 0, None)
+        ranks.kernel("plain.cu", "packed", EXTRA=0).launch_kernel(tuple(args), 1, 1, 0, None)
     with pytest.raises(TypeError, match=r"packed takes 4 arguments \(first, second, fifo, out\), and 3 are given"):
-        compiled("plain.cu", "packed", EXTRA=0).launch_kernel(tuple(args[:3]), 1, 1, 0, None)
+        ranks.kernel("plain.cu", "packed", EXTRA=0).launch_kernel(tuple(args[:3]), 1, 1, 0, None)
 
 
-def test_arguments_live_until_the_kernel_has_ended(compiled):
+def test_arguments_live_until_the_kernel_has_ended():
     class Argument:
         """An array that notes when it is dropped."""
 
@@ -141,7 +141,7 @@ def test_arguments_live_until_the_kernel_has_ended(compiled):
 
     gone = []
     stop = mscclpp.RawGpuBuffer(4)
-    kernel = compiled("plain.cu", "write_later", EXTRA=0)
+    kernel = ranks.kernel("plain.cu", "write_later", EXTRA=0)
     kernel.launch_kernel((stop, Argument(mscclpp.GpuBuffer(100, dtype=numpy.int32)), 100), 1, 1, 0, None)
     time.sleep(0.1)
     assert gone == []
@@ -155,9 +155,9 @@ def test_arguments_live_until_the_kernel_has_ended(compiled):
     assert gone == [True]
 
 
-def test_a_kept_tuple_is_prepared_once_while_its_launches_run(compiled, out):
+def test_a_kept_tuple_is_prepared_once_while_its_launches_run(out):
     blocks = [1, 1, 1]
-    stop, kernel = mscclpp.RawGpuBuffer(4), compiled("plain.cu", "packed", EXTRA=0)
+    stop, kernel = mscclpp.RawGpuBuffer(4), ranks.kernel("plain.cu", "packed", EXTRA=0)
     fifo, number = mscclpp.Fifo(), ctypes.c_int(2)
 
     def again(params):
@@ -165,7 +165,7 @@ def test_a_kept_tuple_is_prepared_once_while_its_launches_run(compiled, out):
 
     kept = (1, numpy.int32(2), fifo, out)
     assert not again(kept), "it was not launched yet"
-    compiled("plain.cu", "spin", EXTRA=0).launch_kernel((stop,), 1, 1, 0, None)
+    ranks.kernel("plain.cu", "spin", EXTRA=0).launch_kernel((stop,), 1, 1, 0, None)
     kernel.launch_kernel(kept, 1, 1, 0, None)
     assert again(kept) and again(kept)
     assert not again((*kept,)[:3] + (out,)), "another tuple"
@@ -186,7 +186,7 @@ def test_a_kept_tuple_is_prepared_once_while_its_launches_run(compiled, out):
     assert out[1] == 7
 
 
-def test_a_tensor_that_moved_is_found(compiled, out):
+def test_a_tensor_that_moved_is_found(out):
     class Tensor:
         """An object with the attributes of a PyTorch tensor."""
 
@@ -206,8 +206,8 @@ def test_a_tensor_that_moved_is_found(compiled, out):
 
     Tensor.__module__ = "torch"
     stop, other = mscclpp.RawGpuBuffer(4), mscclpp.GpuBuffer(8, dtype=numpy.uint64)
-    kernel, tensor = compiled("plain.cu", "packed", EXTRA=0), Tensor(out)
-    compiled("plain.cu", "spin", EXTRA=0).launch_kernel((stop,), 1, 1, 0, None)
+    kernel, tensor = ranks.kernel("plain.cu", "packed", EXTRA=0), Tensor(out)
+    ranks.kernel("plain.cu", "spin", EXTRA=0).launch_kernel((stop,), 1, 1, 0, None)
     kept = (1, 2, mscclpp.Fifo(), tensor)
     kernel.launch_kernel(kept, 1, 1, 0, None)
     assert kernel._kernel.launch_again(kept, [1, 1, 1], [1, 1, 1], 0, None)
@@ -226,20 +226,20 @@ class OfProtocol:
 @pytest.mark.parametrize(
     "stream", [None, 0, types.SimpleNamespace(ptr=0), types.SimpleNamespace(cuda_stream=0), OfProtocol()]
 )
-def test_streams_of_all_libraries_are_taken(compiled, out, stream):
-    compiled("plain.cu", "packed", EXTRA=0).launch_kernel((1, 2, mscclpp.Fifo(), out), 1, 1, 0, stream)
+def test_streams_of_all_libraries_are_taken(out, stream):
+    ranks.kernel("plain.cu", "packed", EXTRA=0).launch_kernel((1, 2, mscclpp.Fifo(), out), 1, 1, 0, stream)
     mscclpp.synchronize(60)
     assert out[1] == 2
 
 
-def test_what_is_no_stream_is_refused(compiled, out):
+def test_what_is_no_stream_is_refused(out):
     with pytest.raises(TypeError, match="'stream'.*'side'"):
-        compiled("plain.cu", "packed", EXTRA=0).launch_kernel((1, 2, mscclpp.Fifo(), out), 1, 1, 0, "side")
+        ranks.kernel("plain.cu", "packed", EXTRA=0).launch_kernel((1, 2, mscclpp.Fifo(), out), 1, 1, 0, "side")
 
 
-def test_blocks_threads_and_shared_memory(compiled):
+def test_blocks_threads_and_shared_memory():
     out = mscclpp.GpuBuffer(4 * 6, dtype=numpy.int32)
-    kernel = compiled("plain.cu", "indices", EXTRA=0)
+    kernel = ranks.kernel("plain.cu", "indices", EXTRA=0)
     kernel.launch_kernel(pack(out), (2, 2), (3, 2), 4 * 6, None)
     mscclpp.synchronize(60)
     assert out.tolist() == [100 * block + thread for block in range(4) for thread in range(6)]
@@ -250,15 +250,17 @@ def test_what_does_not_compile_says_where(tmp_path):
     with pytest.raises(mscclpp.Error, match=r"broken\.cu[:(]2.*nonsense"):
         KernelBuilder("broken.cu", "broken", str(tmp_path)).get_compiled_kernel()
     with pytest.raises(mscclpp.Error, match='no kernel named "missing".*indices'):
-        KernelBuilder("plain.cu", "missing", KERNELS, {"EXTRA": 1}).get_compiled_kernel()
+        KernelBuilder("plain.cu", "missing", ranks.KERNELS, {"EXTRA": 1}).get_compiled_kernel()
     with pytest.raises(FileNotFoundError, match="nowhere.cu"):
-        KernelBuilder("nowhere.cu", "missing", KERNELS)
+        KernelBuilder("nowhere.cu", "missing", ranks.KERNELS)
     for code in (b".version 8.4", b"\x7fELFbinary"):
         with pytest.raises(RuntimeError, match="the code of x.*neither|PTX of x|'cubin'.*sim"):
             Kernel(code, "x")
     beside_this_file = KernelBuilder(os.path.join("kernels", "plain.cu"), "packed", macro_dict={"EXTRA": 1})
     assert beside_this_file.get_compiled_kernel()
-    assert KernelBuilder(os.path.join(KERNELS, "plain.cu"), "packed", macro_dict={"EXTRA": 1}).get_compiled_kernel()
+    assert KernelBuilder(
+        os.path.join(ranks.KERNELS, "plain.cu"), "packed", macro_dict={"EXTRA": 1}
+    ).get_compiled_kernel()
 
 
 OTHER = 'extern "C" __global__ void other(unsigned long long* out) { *out = NUMBER; }\n'
@@ -305,9 +307,9 @@ def test_an_error_of_the_compiler_quotes_the_line_that_it_is_about(tmp_path, mac
         assert said.count("error:") == 1, said
 
 
-def test_a_wait_for_a_kernel_has_a_bound(compiled):
+def test_a_wait_for_a_kernel_has_a_bound():
     stop = mscclpp.RawGpuBuffer(4)
-    compiled("plain.cu", "spin", EXTRA=0).launch_kernel(pack(stop), 1, 1, 0, None)
+    ranks.kernel("plain.cu", "spin", EXTRA=0).launch_kernel(pack(stop), 1, 1, 0, None)
     with pytest.raises(mscclpp.Error, match="did not finish within 200ms") as caught:
         mscclpp.synchronize(0.2)
     assert caught.value.code == mscclpp.ErrorCode.Timeout
@@ -322,8 +324,8 @@ def device_memory():
 
 
 @sim_only
-def test_memory_outlives_the_kernels_that_work_on_it(compiled):
-    kernel = compiled("plain.cu", "write_later", EXTRA=0)
+def test_memory_outlives_the_kernels_that_work_on_it():
+    kernel = ranks.kernel("plain.cu", "write_later", EXTRA=0)
     mscclpp.synchronize(60)
     stop = mscclpp.RawGpuBuffer(4)
     before = device_memory()

@@ -1,10 +1,8 @@
 """The log in Python's `logging`."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+import ranks
 
 #: A handler that keeps all records, and a line of the library at the level INFO.
 BEGINNING = """
@@ -35,10 +33,9 @@ logger.propagate = False
 
 
 def python(program, **environment):
-    environment = {**os.environ, **environment}
     # Python warns of a fork beside threads, which is what these tests do.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING + program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    ignored = ("-W", "ignore::DeprecationWarning")
+    run = ranks.python(*ignored, "-c", BEGINNING + program, timeout=60, **environment)
     assert run.returncode == 0, run.stderr
     return run
 

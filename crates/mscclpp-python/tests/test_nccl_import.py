@@ -5,10 +5,11 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import mscclpp
 import pytest
+
+import ranks
 
 OURS = str(pathlib.Path(mscclpp.__file__).absolute().parent / "lib" / "libnccl.so.2")
 pytestmark = pytest.mark.skipif(not os.path.exists(OURS), reason=f"there is no {OURS}: the package was not installed")
@@ -26,20 +27,12 @@ def which():
 """
 
 
-def run(*command, **environment):
-    environment = {"LD_PRELOAD": "", **environment}
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, **environment},
-        cwd=environment.get("HOME"),
-    )
+def run(*arguments, **environment):
+    return ranks.python(*arguments, cwd=environment.get("HOME"), **{"LD_PRELOAD": "", **environment})
 
 
 def python(program, **environment):
-    return run(sys.executable, "-c", program, **environment)
+    return run("-c", program, **environment)
 
 
 def lines_of(run):
@@ -91,7 +84,7 @@ if {shutil.which("cc") is not None}:
     subprocess.run(["cc", "-o", "empty", "empty.c"], check=True, timeout=100)
     subprocess.run(["./empty"], check=True, timeout=100)
 """
-    done = run(sys.executable, "-c", program, HOME=str(tmp_path))
+    done = python(program, HOME=str(tmp_path))
     assert lines_of(done) == [OURS, "1"] and done.stderr == ""
     assert int((tmp_path / "maps").read_text()) > 0
 
@@ -121,11 +114,14 @@ print("mscclpp/lib" in open("/proc/self/maps").read())
     assert f"{other} " in said and "torch" not in said
 
 
-def test_a_program_is_started_with_it(tmp_path):
+@pytest.mark.parametrize("words", ["-X dev -b -m mscclpp.nccl", "-Xdev -bm mscclpp.nccl", "-X dev -bmmscclpp.nccl"])
+def test_a_program_is_started_with_it(words, tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(WHICH + "import sys\nprint(which(), sys.argv[1:], sys.flags.dev_mode, __name__)\n")
-    expected = [f"{OURS} ['-m', 'an argument'] True __main__"]
-    start = [sys.executable, "-X", "dev", "-m", "mscclpp.nccl"]
+    program.write_text(
+        WHICH + "from sys import argv, flags\nprint(which(), argv[1:], flags.dev_mode, flags.bytes_warning, __name__)\n"
+    )
+    expected = [f"{OURS} ['-m', 'an argument'] True 1 __main__"]
+    start = words.split()
     assert lines_of(run(*start, str(program), "-m", "an argument")) == expected
     assert lines_of(run(*start, "-m", "program", "-m", "an argument", PYTHONPATH=str(tmp_path))) == expected
     assert "usage" in run(*start).stderr

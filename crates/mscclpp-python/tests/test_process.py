@@ -3,8 +3,6 @@
 import filecmp
 import os
 import pathlib
-import subprocess
-import sys
 import time
 
 import mscclpp
@@ -17,10 +15,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def python(program, **environment):
-    environment = {**os.environ, **environment}
     # Python warns of a fork beside threads, which is what some of these tests do.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, ranks.KERNELS]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    ignored = ("-W", "ignore::DeprecationWarning")
+    return ranks.python(*ignored, "-c", program, ranks.KERNELS, timeout=100, **environment)
 
 
 def test_importing_needs_nothing_and_is_quick():
@@ -34,8 +31,7 @@ import os
 print(os.environ["MSCCLPP_HOME"] == os.path.dirname(mscclpp.__file__))
 """
     runs = [python(program, MSCCLPP_PLATFORM="", MSCCLPP_HOME="").stdout.splitlines() for _ in range(3)]
-    environment = {name: value for name, value in os.environ.items() if name != "MSCCLPP_HOME"}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, env=environment)
+    run = ranks.python("-c", program, timeout=100, MSCCLPP_HOME=None)
     assert run.stdout.splitlines()[1:] == ["[]", "True"], run.stderr
     # The time of the processor does not depend on other load of the machine.
     assert min(float(lines[0]) for lines in runs) < 0.3
@@ -50,7 +46,7 @@ def test_without_a_gpu_a_use_says_what_is_missing():
 
 
 def test_the_command_line():
-    run = subprocess.run([sys.executable, "-m", "mscclpp", "--version"], capture_output=True, text=True, timeout=60)
+    run = ranks.python("-m", "mscclpp", "--version", timeout=60)
     assert run.stdout == f"mscclpp {mscclpp.__version__} ({mscclpp.version['git_commit']})\n"
 
 
@@ -322,8 +318,7 @@ print("done")
 
 def two_groups(rank, n, address):
     """A process that ends with all its objects alive, while its peer still has its own."""
-    group = ranks.group(rank, n, address)
-    connections = group.make_connection([1 - rank], mscclpp.Transport.CudaIpc)
+    group, _, connections = ranks.pair(rank, n, address)
     data = mscclpp.GpuBuffer(16)
     globals()["kept"] = (group, connections, data, group.make_memory_channels(data, connections))
     group.barrier()

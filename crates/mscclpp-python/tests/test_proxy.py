@@ -1,7 +1,5 @@
 """FIFOs and proxies of your own."""
 
-import subprocess
-import sys
 import threading
 
 import mscclpp
@@ -10,19 +8,21 @@ import pytest
 from mscclpp import Proxy, ProxyHandlerResult, ProxyTrigger
 from mscclpp.utils import pack
 
+import ranks
+
 
 @pytest.fixture
-def push(compiled):
+def push():
     """Launches a kernel in which each thread pushes a trigger. Returns the memory for their positions."""
     kept = []
-    yield lambda handle, first, n: _push(compiled, kept, handle, first, n)
+    yield lambda handle, first, n: _push(kept, handle, first, n)
     mscclpp.synchronize(60)
 
 
-def _push(compiled, kept, handle, first, n):
+def _push(kept, handle, first, n):
     positions = mscclpp.GpuBuffer(n, dtype=numpy.uint64)
     kept.append(positions)  # what a kernel works on must live until it has ended
-    kernel = compiled("plain.cu", "push", EXTRA=0)
+    kernel = ranks.kernel("plain.cu", "push", EXTRA=0)
     kernel.launch_kernel(pack(handle.raw, numpy.uint64(first), positions), 1, n, 0, None)
     return positions
 
@@ -125,7 +125,7 @@ service = mscclpp.ProxyService()
 service.start_proxy(blocking=True)
 print("started")
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    run = ranks.python("-c", program, timeout=60)
     assert (run.returncode, run.stdout, run.stderr) == (0, "started\n", "")
 
 

@@ -8,9 +8,8 @@ import sys
 import mscclpp
 import pytest
 
-from conftest import KERNELS
 from device import sim_only
-from ranks import EXAMPLES, free_address
+from ranks import EXAMPLES, KERNELS, free_address, python
 
 pytestmark = sim_only
 
@@ -42,9 +41,7 @@ print(sum.tolist())
 
 def run(order, races):
     """Returns the output of the program: the result of `synchronize`, the races, and the sum."""
-    environment = {**os.environ, "MSCCLPP_SIM_RACES": races}
-    command = [sys.executable, "-c", PROGRAM, KERNELS, order]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    run = python("-c", PROGRAM, KERNELS, order, MSCCLPP_SIM_RACES=races)
     assert run.returncode == 0, run.stderr
     said, races = run.stdout.split("---\n")
     return said, races.splitlines()

@@ -13,7 +13,6 @@ from mscclpp import CommGroup, DeviceType, EndpointConfig, Error, TcpBootstrap, 
 from mscclpp.utils import KernelBuilder, pack
 
 import ranks
-from conftest import KERNELS
 from device import sim_only
 
 
@@ -31,9 +30,8 @@ def group():
 
 
 def test_where_there_is_no_gpu_the_error_names_the_simulated_devices():
-    environment = {name: value for name, value in os.environ.items() if name != "MSCCLPP_PLATFORM"}
     program = "import mscclpp\nprint(mscclpp.device_count())"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
+    run = ranks.python("-c", program, timeout=60, MSCCLPP_PLATFORM=None)
     if run.returncode == 0:
         pytest.skip("there is a GPU")
     assert "set MSCCLPP_PLATFORM=sim" in run.stderr, run.stderr
@@ -84,8 +82,8 @@ def test_numbers_out_of_range_name_the_range():
         assert "'timeout_sec': expected seconds from 0 to" in said(ValueError, lambda: CommGroup.from_env(timeout))
 
 
-def test_numbers_of_a_launch_out_of_range_name_the_range(compiled):
-    kernel = compiled("plain.cu", "indices", EXTRA=0)
+def test_numbers_of_a_launch_out_of_range_name_the_range():
+    kernel = ranks.kernel("plain.cu", "indices", EXTRA=0)
     params = pack(mscclpp.GpuBuffer(8))
     text = said(OverflowError, lambda: kernel.launch_kernel(params, 1, -1, 0, None))
     assert text == "argument 'nthreads': expected numbers from 1 to 1024, got -1"
@@ -96,8 +94,8 @@ def test_numbers_of_a_launch_out_of_range_name_the_range(compiled):
     assert "'stream'" in said(TypeError, lambda: kernel.launch_kernel(params, 1, 1, 0, -1))
 
 
-def test_the_place_of_an_argument_is_no_name(compiled):
-    kernel = compiled("plain.cu", "indices", EXTRA=0)
+def test_the_place_of_an_argument_is_no_name():
+    kernel = ranks.kernel("plain.cu", "indices", EXTRA=0)
     text = said(TypeError, lambda: kernel.launch_kernel((object(),), 1, 1, 0, None))
     assert text.startswith("argument 0 (out) of indices: expected an array"), text
 
@@ -124,7 +122,7 @@ def test_texts_name_what_python_has(group):
     cpu = group.make_connection([0], EndpointConfig(Transport.Ethernet, DeviceType.CPU))
     text = said(Error, lambda: mscclpp.Host2DeviceSemaphore(group.communicator, cpu[0]))
     assert "use a Host2HostSemaphore" in text
-    kernel = KernelBuilder("plain.cu", "indices", KERNELS, {"EXTRA": 0}).get_compiled_kernel()
+    kernel = KernelBuilder("plain.cu", "indices", ranks.KERNELS, {"EXTRA": 0}).get_compiled_kernel()
     text = said(Error, lambda: kernel.launch_kernel((mscclpp.GpuBuffer(8),), 1, 1, 0, 5))
     assert "pass None for the default stream" in text
     config = EndpointConfig(Transport.Ethernet, mscclpp.Device())
@@ -137,7 +135,7 @@ def test_texts_name_what_python_has(group):
         return mscclpp.ProxyHandlerResult.Continue
 
     proxy = mscclpp.Proxy(handler)
-    report = KernelBuilder("custom_proxy.cu", "report", os.path.join(os.path.dirname(KERNELS), "..", "examples"))
+    report = KernelBuilder("custom_proxy.cu", "report", os.path.join(os.path.dirname(ranks.KERNELS), "..", "examples"))
     kernel = report.get_compiled_kernel()
     proxy.start(True)
     kernel.launch_kernel((proxy, 3), 1, 1, 0, None)

@@ -63,9 +63,9 @@ def test_torch_takes_the_memory_of_buffers():
     assert tensor.sum() == 32 and view.sum() == 12, "a tensor keeps its memory"
 
 
-def test_a_kernel_works_on_a_tensor(compiled):
+def test_a_kernel_works_on_a_tensor():
     out = torch.from_dlpack(RawGpuBuffer(64)).view(torch.int64)
-    compiled("plain.cu", "packed", EXTRA=0).launch_kernel((1, 2, mscclpp.Fifo(), out), 1, 1, 0, None)
+    ranks.kernel("plain.cu", "packed", EXTRA=0).launch_kernel((1, 2, mscclpp.Fifo(), out), 1, 1, 0, None)
     mscclpp.synchronize(60)
     assert out[:2].tolist() == [1, 2]
 

@@ -4,9 +4,6 @@ import _thread
 import itertools
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -24,19 +21,13 @@ IMPORTS = 900
 pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="gpu: by_torch.py --backend mscclpp")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def join(backend, rank, n, port):
+def join(backend, rank, n, address):
     import torch.distributed as dist
 
     os.environ["MSCCLPP_TORCH_SIMULATED"] = "1"
     import mscclpp.torch  # noqa: F401
 
-    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=n)
+    dist.init_process_group(backend, init_method=f"tcp://{address}", rank=rank, world_size=n)
     return dist
 
 
@@ -44,17 +35,15 @@ def test_a_line_says_what_goes_through_gloo():
     program = f"""
 import torch.distributed as dist
 import mscclpp.torch
-dist.init_process_group("mscclpp", init_method="tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
+dist.init_process_group("mscclpp", init_method="tcp://{ranks.free_address()}", rank=0, world_size=1)
 """
-    environment = {**os.environ, "MSCCLPP_LOG_LEVEL": "INFO", "MSCCLPP_TORCH_SIMULATED": "0"}
-    command = [sys.executable, "-c", program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=IMPORTS, env=environment)
+    run = ranks.python("-c", program, timeout=IMPORTS, MSCCLPP_LOG_LEVEL="INFO", MSCCLPP_TORCH_SIMULATED="0")
     assert run.returncode == 0 and "CPU tensors through gloo" in run.stderr, run.stderr
 
 
-def other_types(rank, n, _address, port):
+def other_types(rank, n, address):
     os.environ["MSCCLPP_CHECK_CALLS"] = "1"
-    dist = join("mscclpp", rank, n, port)
+    dist = join("mscclpp", rank, n, address)
     try:
         dist.all_reduce(torch.ones(100, dtype=[torch.float32, torch.int32][rank]))
         dist.barrier()
@@ -64,7 +53,7 @@ def other_types(rank, n, _address, port):
 
 def test_one_variable_finds_calls_that_differ():
     names = ["all_reduce (Sum) of 100 F32", "all_reduce (Sum) of 100 I32"]
-    for rank, said in enumerate(ranks.run(2, other_types, free_port(), timeout=IMPORTS)):
+    for rank, said in enumerate(ranks.run(2, other_types, timeout=IMPORTS)):
         assert f"rank {rank} called {names[rank]}, while rank {1 - rank} called {names[1 - rank]}" in said
 
 
@@ -72,8 +61,8 @@ def own(rank, count=100, dtype=torch.float32):
     return torch.full((count,), rank + 1, dtype=dtype)
 
 
-def collectives(rank, n, _address, port):
-    dist = join("mscclpp", rank, n, port)
+def collectives(rank, n, address):
+    dist = join("mscclpp", rank, n, address)
     total = n * (n + 1) // 2
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int64):
         x = own(rank, dtype=dtype)
@@ -151,11 +140,11 @@ def collectives(rank, n, _address, port):
 
 
 def test_every_collective():
-    ranks.run(N, collectives, free_port(), timeout=IMPORTS)
+    ranks.run(N, collectives, timeout=IMPORTS)
 
 
-def messages(rank, n, _address, port):
-    dist = join("mscclpp", rank, n, port)
+def messages(rank, n, address):
+    dist = join("mscclpp", rank, n, address)
     after, before = (rank + 1) % n, (rank - 1) % n
     # Each rank receives first: before there are collectives of all ranks, and after.
     for round in range(4):
@@ -201,12 +190,12 @@ def messages(rank, n, _address, port):
 
 
 def test_messages_that_are_not_gathered():
-    ranks.run(N, messages, free_port(), timeout=IMPORTS)
+    ranks.run(N, messages, timeout=IMPORTS)
 
 
-def ways_to_call(rank, n, _address, port):
+def ways_to_call(rank, n, address):
     """Other methods of a group that torch and programs call, and calls that fail."""
-    dist = join("mscclpp", rank, n, port)
+    dist = join("mscclpp", rank, n, address)
     group, total = dist.group.WORLD, n * (n + 1) // 2
     # Options as separate arguments.
     for give in [
@@ -272,11 +261,11 @@ def ways_to_call(rank, n, _address, port):
 
 
 def test_ways_to_call_a_group():
-    ranks.run(N, ways_to_call, free_port(), timeout=IMPORTS)
+    ranks.run(N, ways_to_call, timeout=IMPORTS)
 
 
-def aborted(rank, n, _address, port):
-    dist = join("mscclpp", rank, n, port)
+def aborted(rank, n, address):
+    dist = join("mscclpp", rank, n, address)
     group = dist.new_group(list(range(n)))
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
@@ -295,13 +284,13 @@ def aborted(rank, n, _address, port):
 
 
 def test_an_abort_ends_a_wait_of_gloo():
-    ranks.run(2, aborted, free_port(), timeout=IMPORTS)
+    ranks.run(2, aborted, timeout=IMPORTS)
 
 
-def interrupted(rank, n, _address, port):
+def interrupted(rank, n, address):
     # It is ignored in a job that a shell has started in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    dist = join("mscclpp", rank, n, port)
+    dist = join("mscclpp", rank, n, address)
     dist.all_reduce(own(rank))
     store, x = dist.distributed_c10d._get_default_store(), own(rank)
     if rank == 0:
@@ -319,14 +308,14 @@ def interrupted(rank, n, _address, port):
 
 
 def test_an_interrupted_wait_can_be_repeated():
-    ranks.run(2, interrupted, free_port(), timeout=IMPORTS)
+    ranks.run(2, interrupted, timeout=IMPORTS)
 
 
-def errors_in_coalescing(rank, n, _address, port):
+def errors_in_coalescing(rank, n, address):
     """The next call works after an error in a block, on whichever rank, and whether or not torch gathers the calls."""
     from torch.distributed.distributed_c10d import _coalescing_manager
 
-    dist = join("mscclpp", rank, n, port)
+    dist = join("mscclpp", rank, n, address)
     for device in (torch.device("cpu"), None):
         for fails in (
             lambda: dist.all_gather([torch.empty(4)] * (n + 1), torch.ones(4)),
@@ -350,12 +339,12 @@ def errors_in_coalescing(rank, n, _address, port):
 
 
 def test_an_error_in_a_coalescing_ends_it():
-    ranks.run(2, errors_in_coalescing, free_port(), timeout=IMPORTS)
+    ranks.run(2, errors_in_coalescing, timeout=IMPORTS)
 
 
-def refusals(rank, n, _address, port):
+def refusals(rank, n, address):
     """A call that one rank refuses fails on all ranks, and the next call works."""
-    dist = join("mscclpp", rank, n, port)
+    dist = join("mscclpp", rank, n, address)
     alone = n - 1
     me, x, many = rank == alone, own(rank, 6), torch.empty(6 * n)
     turned = own(rank, 6).reshape(2, 3).t()
@@ -392,13 +381,13 @@ def refusals(rank, n, _address, port):
 
 
 def test_what_one_rank_refuses_fails_on_all():
-    ranks.run(2, refusals, free_port(), timeout=IMPORTS)
-    ranks.run(N, refusals, free_port(), timeout=IMPORTS)
+    ranks.run(2, refusals, timeout=IMPORTS)
+    ranks.run(N, refusals, timeout=IMPORTS)
 
 
-def communicators_after_refusals(rank, n, _address, port):
+def communicators_after_refusals(rank, n, address):
     """Only a refusal that not all ranks share ends the communicator, and each rank raises one error for it."""
-    dist = join("mscclpp", rank, n, port)
+    dist = join("mscclpp", rank, n, address)
     from mscclpp import _torch_refusals
 
     group, turned = dist.group.WORLD, own(rank, 6).reshape(2, 3).t()
@@ -452,11 +441,11 @@ def communicators_after_refusals(rank, n, _address, port):
 
 
 def test_a_refusal_that_all_share_keeps_the_communicator():
-    ranks.run(N, communicators_after_refusals, free_port(), timeout=IMPORTS)
+    ranks.run(N, communicators_after_refusals, timeout=IMPORTS)
 
 
-def layouts(rank, n, _address, port):
-    dist = join("mscclpp", rank, n, port)
+def layouts(rank, n, address):
+    dist = join("mscclpp", rank, n, address)
     # Messages and lists may have any layout, and negative or conjugated views keep their signs.
     y = torch.arange(6.0).reshape(2, 3).t() + 10 * rank
     dist.send(y, 1) if rank == 0 else dist.recv(y, 0)
@@ -513,11 +502,11 @@ def coalesced(rank, n, group):
 
 
 def test_layouts_of_tensors_and_lists():
-    ranks.run(2, layouts, free_port(), timeout=IMPORTS)
+    ranks.run(2, layouts, timeout=IMPORTS)
 
 
-def waits_with_a_time(rank, n, _address, port):
-    dist = join("mscclpp", rank, n, port)
+def waits_with_a_time(rank, n, address):
+    dist = join("mscclpp", rank, n, address)
     dist.all_reduce(own(rank))
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
@@ -542,11 +531,11 @@ def waits_with_a_time(rank, n, _address, port):
 
 
 def test_wait_with_time():
-    ranks.run(2, waits_with_a_time, free_port(), timeout=IMPORTS)
+    ranks.run(2, waits_with_a_time, timeout=IMPORTS)
 
 
-def waits_for_a_rank_that_is_late(rank, n, _address, port):
-    dist = join("mscclpp", rank, n, port)
+def waits_for_a_rank_that_is_late(rank, n, address):
+    dist = join("mscclpp", rank, n, address)
     store, line = dist.distributed_c10d._get_default_store(), None
     dist.all_reduce(own(rank))
     if rank == 0:
@@ -561,14 +550,14 @@ def waits_for_a_rank_that_is_late(rank, n, _address, port):
 
 
 def test_a_long_collective_says_for_whom_it_waits():
-    line, _ = ranks.run(2, waits_for_a_rank_that_is_late, free_port(), timeout=IMPORTS)
+    line, _ = ranks.run(2, waits_for_a_rank_that_is_late, timeout=IMPORTS)
     assert line.startswith("rank 0: waiting for rank 1, which has not made call "), line
     assert ", all_reduce (Sum) of 100 F32 (for 1" in line, line
 
 
-def uneven_inputs(rank, n, _address, port):
+def uneven_inputs(rank, n, address):
     """The same steps as PyTorch's test_ddp_grad_div_uneven_inputs."""
-    dist = join("mscclpp", rank, n, port)
+    dist = join("mscclpp", rank, n, address)
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 5, bias=False))
     (weights,) = net.parameters()
     for by_first_size in (False, True):
@@ -582,11 +571,11 @@ def uneven_inputs(rank, n, _address, port):
 
 
 def test_gradients_of_ranks_with_more_inputs():
-    ranks.run(2, uneven_inputs, free_port(), timeout=IMPORTS)
+    ranks.run(2, uneven_inputs, timeout=IMPORTS)
 
 
-def losses(rank, n, _address, backend, port):
-    dist = join(backend, rank, n, port)
+def losses(rank, n, address, backend):
+    dist = join(backend, rank, n, address)
     torch.manual_seed(7)
     layers = [torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
@@ -603,7 +592,7 @@ def losses(rank, n, _address, backend, port):
 
 
 def test_training_in_parallel_gives_the_losses_that_it_gives_with_gloo():
-    ours, theirs = (ranks.run(2, losses, backend, free_port(), timeout=IMPORTS) for backend in ("mscclpp", "gloo"))
+    ours, theirs = (ranks.run(2, losses, backend, timeout=IMPORTS) for backend in ("mscclpp", "gloo"))
     for rank in range(2):
         assert ours[rank][-1] < ours[rank][0] and ours[rank] == pytest.approx(theirs[rank], rel=1e-4)
     assert mscclpp.version

@@ -1,10 +1,10 @@
 """Processes that end while threads of the torch backend are inside calls have the exit code that they ask for."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+import ranks
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of simulated devices")
@@ -61,7 +61,5 @@ def test_a_process_ends_as_it_wants_to(end):
     # A group that is destroyed makes the messages that were put off, and waits for the other rank.
     turns = [turn for turn in range(TURNS) if end != "destroyed" or turn % 3]
     program = PROGRAM.format(turns=turns, going_on=GOING_ON, end=how)
-    environment = {**os.environ, "MSCCLPP_TORCH_SIMULATED": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    run = ranks.python("-W", "ignore", "-c", program, timeout=600, MSCCLPP_TORCH_SIMULATED="1")
     assert run.stdout.splitlines() == [f"{code} {code}"] * len(turns), run.stderr

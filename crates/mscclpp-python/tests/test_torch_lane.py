@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import mscclpp
 import numpy as np
 import pytest
-from test_torch_backend import IMPORTS, free_port
+from test_torch_backend import IMPORTS
 
 import ranks
 
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="gpu: by_torch.py --backend mscclpp")
 
 
-def join(rank, n, port):
+def join(rank, n, address):
     """Makes a group whose communicators take the device for a GPU. Returns the module `torch.distributed`."""
     import torch.distributed as dist
 
@@ -43,8 +43,7 @@ def join(rank, n, port):
     works.current_stream = lambda _device: 0
     torch.cuda.Stream = lambda *_, **__: Stream()
     torch.cuda.stream = lambda _stream: contextlib.nullcontext()
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("mscclpp", init_method=address, rank=rank, world_size=n)
+    dist.init_process_group("mscclpp", init_method=f"tcp://{address}", rank=rank, world_size=n)
     return dist
 
 
@@ -55,8 +54,8 @@ def own(rank, count=100):
     return x
 
 
-def calls(rank, n, _address, port):
-    dist = join(rank, n, port)
+def calls(rank, n, address):
+    dist = join(rank, n, address)
     lane_of = dist.group.WORLD._lanes.get
     total = n * (n + 1) // 2
     dist.all_reduce(x := own(rank))
@@ -118,7 +117,7 @@ def test_messages_of_one_stream_share_a_point(monkeypatch):
 
 
 def test_calls():
-    ranks.run(2, calls, free_port(), timeout=IMPORTS)
+    ranks.run(2, calls, timeout=IMPORTS)
 
 
 class Pool:
@@ -133,8 +132,8 @@ class Pool:
         return [{"address": x.data_ptr(), "total_size": x.nbytes} for x in self.tensors]
 
 
-def pools(rank, n, _address, port):
-    dist = join(rank, n, port)
+def pools(rank, n, address):
+    dist = join(rank, n, address)
     count = 10_000
     gathered, later = own(0, count * n), own(0, count * n)
     pool = Pool(gathered, later)
@@ -167,11 +166,11 @@ def pools(rank, n, _address, port):
 
 
 def test_ranks_register_pools_of_memory_each_for_itself():
-    ranks.run(3, pools, free_port(), timeout=IMPORTS)
+    ranks.run(3, pools, timeout=IMPORTS)
 
 
-def late(rank, n, _address, port):
-    dist = join(rank, n, port)
+def late(rank, n, address):
+    dist = join(rank, n, address)
     dist.all_reduce(own(rank))
     dist.barrier()
     group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
@@ -192,4 +191,4 @@ def late(rank, n, _address, port):
 
 
 def test_a_call_that_takes_too_long_is_given_up():
-    ranks.run(2, late, free_port(), timeout=IMPORTS)
+    ranks.run(2, late, timeout=IMPORTS)

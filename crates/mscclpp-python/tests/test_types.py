@@ -4,10 +4,11 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 from mscclpp import _mscclpp
+
+import ranks
 
 HERE = pathlib.Path(__file__).resolve().parent
 SETTINGS = HERE.parent / "pyproject.toml"
@@ -15,8 +16,7 @@ SETTINGS = HERE.parent / "pyproject.toml"
 
 def check(*command):
     pytest.importorskip("mypy")
-    command = [sys.executable, "-m", *command]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=HERE.parent)
+    run = ranks.python("-m", *command, cwd=HERE.parent)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -64,6 +64,5 @@ buffer.nonsense()
 
 def errors_of(program):
     pytest.importorskip("mypy")
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(SETTINGS), str(program)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=HERE.parent)
+    run = ranks.python("-m", "mypy", "--strict", "--config-file", str(SETTINGS), str(program), cwd=HERE.parent)
     return [line for line in run.stdout.splitlines() if ": error: " in line]

@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import subprocess
-import sys
 
 import mscclpp
 import pytest
@@ -20,6 +18,8 @@ from mscclpp import (
     TransportFlags,
     UniqueId,
 )
+
+import ranks
 
 
 def test_flags_are_sets_and_transports_convert():
@@ -142,12 +142,11 @@ def test_settings_are_one_read_only_object():
 def test_older_names_of_the_log_count_where_newer_are_not_set():
     ask = "import mscclpp; e = mscclpp.env(); print(e.debug, e.debug_subsys, e.debug_file)"
     names = ("LOG_LEVEL", "LOG_SUBSYS", "LOG_FILE", "DEBUG", "DEBUG_SUBSYS", "DEBUG_FILE")
-    plain = {name: value for name, value in os.environ.items() if name.removeprefix("MSCCLPP_") not in names}
+    unset = {f"MSCCLPP_{name}": None for name in names}
     older = {"MSCCLPP_DEBUG": "INFO", "MSCCLPP_DEBUG_SUBSYS": "NET", "MSCCLPP_DEBUG_FILE": os.devnull}
 
     def said(**variables):
-        command = [sys.executable, "-c", ask]
-        return subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, timeout=60)
+        return ranks.python("-c", ask, timeout=60, **{**unset, **variables})
 
     assert said(**older).stdout.split() == ["INFO", "NET", os.devnull]
     assert said(**older, MSCCLPP_LOG_LEVEL="WARN").stdout.split() == ["WARN", "NET", os.devnull]

@@ -315,9 +315,7 @@ def test_a_call_that_timed_out_is_repeated():
 
 
 def never_signalled(rank, n, address, how):
-    group = ranks.group(rank, n, address)
-    peer = 1 - rank
-    connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
+    group, peer, connections = ranks.pair(rank, n, address)
     data, outcome = mscclpp.GpuBuffer(64, dtype=numpy.int32), mscclpp.GpuBuffer(1, dtype=numpy.int32)
     channel = group.make_memory_channels(data, connections)[peer]
     kernel = ranks.kernel("ping_pong.cu", "ping_pong", ranks.EXAMPLES)
@@ -350,9 +348,9 @@ def test_kernels_that_wait_in_vain_are_ended_and_the_peer_is_named(how):
     assert said.startswith("Timeout:") and "rank 1" in said and "500ms" in said, said
 
 
-def test_a_wait_that_goes_well_says_nothing(compiled):
+def test_a_wait_that_goes_well_says_nothing():
     out = mscclpp.GpuBuffer(4, dtype=numpy.int32)
-    compiled("plain.cu", "indices", EXTRA=0).launch_kernel(pack(out), 2, 2, 8, None)
+    ranks.kernel("plain.cu", "indices", EXTRA=0).launch_kernel(pack(out), 2, 2, 8, None)
     service = mscclpp.ProxyService()
     mscclpp.synchronize(60, abort=service)
     assert out.tolist() == [0, 1, 100, 101]

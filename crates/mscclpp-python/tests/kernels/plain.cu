@@ -37,8 +37,6 @@ extern "C" __global__ void push(mscclpp::FifoDeviceHandle fifo, unsigned long lo
   fifo.sync(position);
 }
 
-extern "C" __global__ void fail_on_purpose() { __trap(); }
-
 extern "C" __global__ void spin(volatile int* stop) {
   while (!*stop) __nanosleep(1000000);
 }

@@ -33,7 +33,8 @@ compile() {
     *.hpp) printf '#include "mscclpp/%s"\n' "$(basename "$2")" >"$unit" ;;
     *) unit=$2 ;;
   esac
-  # C++20 can only change whether the source compiles, so machine code is made for C++17 alone. Nobody runs it, so it is made fast.
+  # C++20 can only change whether the source compiles, so machine code is made for C++17 alone. The code is not run, so -Ofc=max
+  # leaves optimisations out.
   kind=-c
   [ "$1" = 17 ] || kind=-ptx
   echo "nvcc c++$1  $2"

@@ -104,7 +104,7 @@ fn types(fields: &Group) -> Vec<TokenStream> {
                         continue;
                     }
                     '<' => angles += 1,
-                    // That of an arrow closes nothing.
+                    // The sign behind a minus is the head of an arrow, which closes no angle.
                     '>' if field.last().is_none_or(|last| last.to_string() != "-") => angles -= 1,
                     _ => {}
                 },

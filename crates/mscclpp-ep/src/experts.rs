@@ -294,7 +294,7 @@ impl Experts {
         if new == 0 {
             return self.check_failures();
         }
-        // A call that meets a loss may have counted rows that did not come.
+        // Rows that a call dropped when it met the loss are no error of their own: it may have counted rows that did not come.
         self.problem(1)?;
         Err(Error::Lost { ranks: self.ranks_of(new) })
     }

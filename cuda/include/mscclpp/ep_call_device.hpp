@@ -116,7 +116,7 @@ enum EpProblem : uint32_t {
   EpRefused = 2,    // 1 plus the rank that had more tokens than the capacity
   EpOther = 3,      // 1 plus the rank that sent rows of other tensors than this rank
   EpNewlyLost = 4,  // a word for each rank: 1 if it was found to be lost
-  // What the host says: bits of ranks that are lost, and EpSaidAll to end all waits.
+  // The host says here which ranks are lost, by their bits, and that all waits end, by EpSaidAll.
   EpSaid = EpNewlyLost + EpMaxRanks,
 };
 

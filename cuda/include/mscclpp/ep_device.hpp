@@ -56,9 +56,10 @@
 // X7. If a combine sends many rows between two ranks, its warps share a counter of the parts of the rows. A warp adds 1 to it,
 //     relaxed at device scope, and sends the part with the number that it gets, which no other warp has. The numbers only
 //     grow. So a warp that gets a part of a later phase takes none of those before any more, and counts itself for these in the
-//     shared memory of its block, with acquire and release at block scope. The last warp of a block adds to the word EpArrived,
-//     as in X1, after all its threads have met behind that. Calls with even epochs have one counter, and those with odd ones
-//     another. A call sets the counter of the next one to 0. Nobody uses that meanwhile, since the call before has ended.
+//     shared memory of its block, with acquire and release at block scope. The last warp of a block that counts itself adds to
+//     the word EpArrived, as in X1. Its threads meet between the two. Calls with even epochs have one counter, and those with
+//     odd ones another. A call sets the counter of the next one to 0. Nobody uses that meanwhile, since the call before has
+//     ended.
 //
 // X8. If a rank has many tokens, whose rows travel as they are, and a layout that copies, half of its blocks send while the
 //     others take rows to their places; those that have sent everything help them. A row is signalled by itself: each warp that

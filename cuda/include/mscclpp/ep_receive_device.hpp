@@ -81,7 +81,7 @@ struct EpReceiver : EpDispatchBlock {
       const uint32_t r = i / words, of = i - r * words;
       uint64_t word = 0;
       failed = !b.take(packets, header(ep.rank, r, of), word, r);
-      // What a rank that is lost has not sent counts as nothing.
+      // The header of a lost rank that has not come counts as one without rows.
       if (word == EpNoWord) word = of == 1 ? static_cast<uint64_t>(payload()) << 32 : 0;
       if (of == 0) {
         heads.rows[r] = static_cast<uint32_t>(word);

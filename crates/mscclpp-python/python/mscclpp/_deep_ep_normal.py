@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -34,11 +35,14 @@ class Handle(Sequence[Any]):
         return 2
 
     def __getitem__(self, index: Any) -> Any:
-        sums = None
-        if self._to_each:
-            sums = torch.tensor(self._to_each, dtype=torch.int32).cumsum(0, dtype=torch.int32)
-            sums = sums.to(self._is_token_in_rank.device)
-        return (sums, self._is_token_in_rank)[index]
+        return (self._sums, self._is_token_in_rank)[index]
+
+    @cached_property
+    def _sums(self) -> torch.Tensor | None:
+        if not self._to_each:
+            return None
+        sums = torch.tensor(self._to_each, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        return sums.to(self._is_token_in_rank.device)
 
 
 def layout(ranks: Ranks, topk_idx: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles the device API's headers, each alone, and all kernels with nvcc, as C++17 and C++20, with warnings as errors;
-# then the headers with the plain C++ compiler that the layout tests use. Needs python3 and a C++ compiler; nvcc comes from
-# PyPI, pinned, into target/ci-nvcc. NVCC=/path/to/nvcc names another one.
+# Compiles the device API's headers, each alone, and all kernels with nvcc as C++17, with warnings as errors, and all headers
+# together as C++20; then the headers with the plain C++ compiler that the layout tests use. Needs python3 and a C++ compiler;
+# nvcc comes from PyPI, pinned, into target/ci-nvcc. NVCC=/path/to/nvcc names another one.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -33,33 +33,29 @@ compile() {
     *.hpp) printf '#include "mscclpp/%s"\n' "$(basename "$2")" >"$unit" ;;
     *) unit=$2 ;;
   esac
-  # C++20 can only change whether the source compiles, so machine code is made for C++17 alone. The code is not run, so -Ofc=max
-  # leaves optimisations out.
-  kind=-c
-  [ "$1" = 17 ] || kind=-ptx
+  # The code is not run, so -Ofc=max leaves optimisations out.
   echo "nvcc c++$1  $2"
   "$NVCC" -x cu "-std=c++$1" -arch=sm_90 -Ofc=max -I cuda/include -Xcompiler -Wall -Werror all-warnings \
-    $kind -o "$scratch/$1-$(echo "$2" | tr / _).o" "$unit"
+    -c -o "$scratch/$1-$(echo "$2" | tr / _).o" "$unit"
 }
 export -f compile
 export NVCC scratch
 
-# As C++20 the headers are compiled together: each includes what it needs, as C++17 shows.
+# As C++20 the headers are compiled together (each includes what it needs, as C++17 shows), and the kernels that use most of them.
 all=$scratch/all_headers.cu
 for header in cuda/include/mscclpp/*.hpp; do
   printf '#include "mscclpp/%s"\n' "$(basename "$header")"
 done >"$all"
 
 # The longest first, so that no core is idle at the end.
-kernels=$(git ls-files '*.cu' | xargs ls -S)
+kernels=$(git ls-files -s '*.cu' | awk '$1 != 120000 { print $4 }' | xargs ls -S)
 {
   printf '17 %s\n' $kernels cuda/include/mscclpp/*.hpp
-  printf '20 %s\n' $kernels "$all"
+  printf '20 %s\n' cuda/kernels/{collectives,experts}.cu "$all"
 } | xargs -P "$(nproc)" -L 1 bash -euc 'compile "$@"' compile
 
-for header in cuda/include/mscclpp/*.hpp; do
-  echo "c++ c++17   $header"
-  printf '#include "mscclpp/%s"\n' "$(basename "$header")" |
-    "${CXX:-c++}" -std=c++17 -I cuda/include -Wall -Wextra -Werror -fsyntax-only -x c++ -
-done
+echo cuda/include/mscclpp/*.hpp | tr ' ' '\n' | xargs -P "$(nproc)" -I HEADER bash -euc '
+  echo "c++ c++17   HEADER"
+  printf "#include \"mscclpp/%s\"\n" "$(basename HEADER)" |
+    "${CXX:-c++}" -std=c++17 -I cuda/include -Wall -Wextra -Werror -fsyntax-only -x c++ -'
 echo "headers and kernels compile"

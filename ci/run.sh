@@ -11,7 +11,7 @@ export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 # Many tests wait for most of their time.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 STEPS=(readme first_program format comments clippy docs api kernels headers races hip verbs layers python rdma loom fuzz simulation)
-LONG=(site deny package oldest features semver wheels torch races_all sanitizers soak long_fuzz long_simulation collectives)
+LONG=(site deny package oldest features semver verbs_generated wheels torch races_all sanitizers soak long_fuzz long_simulation collectives)
 
 # Runs the commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout
 # is clean; the steps that follow use what these commands have built.
@@ -34,17 +34,11 @@ step_format() { cargo fmt --all --check; }
 # Comments that name their subject, quote no figures, and have short lines.
 step_comments() { python3 ci/comments.py; }
 
-step_clippy() {
-    cargo clippy --workspace --all-targets -- -D warnings
-    # This feature implements traits for another crate's types, and nothing in the workspace enables it.
-    cargo clippy -p mscclpp-collectives --features cudarc --all-targets -- -D warnings
-}
+step_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
 
 # The reference must have no warnings, the links of the book must lead somewhere, and its code must be that of its sources.
 step_docs() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
-    RUSTDOCFLAGS="-D warnings" cargo doc -p mscclpp-collectives --features cudarc --no-deps
-    cargo test -p mscclpp-collectives --features cudarc --doc on_cudarc
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --features mscclpp-collectives/cudarc --no-deps
     # The facade shows items of inner crates, whose paths mean nothing to its users.
     if grep -rnoE '>crate::.{0,60}' "${CARGO_TARGET_DIR:-target}/doc/mscclpp"; then
         echo "write [\`Name\`](crate::Name) instead of [\`crate::Name\`]"
@@ -86,8 +80,8 @@ step_races() {
         --skip port_kernels::
     clean_of_races mscclpp-collectives it calls:: published:: symmetric:: replays:: chunks::chunks_go_by_lanes
     clean_of_races mscclpp-ep it
-    run_tests mscclpp-ep mutants --ignored
-    races_of_seeds 3 mscclpp-cuda-ipc
+    # A schedule affects kernels alone, which no other cases have.
+    races_of_seeds 3 mscclpp-cuda-ipc $(printf -- '--skip ::%s:: ' transfers queues lifetimes memories endpoints hostile process semaphores)
 }
 
 # Checks all other kernels of the repository, with more schedules. Other tests have no kernels, or the same ones.
@@ -107,6 +101,8 @@ step_races_all() {
     clean_of_races mscclpp-proxy '.*'
     MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo test -p mscclpp-proxy --doc
     clean_of_races mscclpp-bench it runs::
+    run_tests mscclpp-ep mutants --ignored
+    run_tests cuda it --ignored
     clean_of_races mscclpp-ethernet conformance
     races_of_seeds 100 mscclpp-cuda-ipc
     # Only these cases have kernels, and a schedule affects nothing else.
@@ -170,15 +166,22 @@ step_sanitizers() {
         cargo test --target "$host" --tests "${packages[@]}" --features corosensei/sanitizer
 }
 
-# Checks that the types of libibverbs are those of rdma-core's headers, and agree with the installed header and the crate
-# rdma-sys. That crate's bindgen needs an old libclang: 14 works, 19 makes it panic.
+# Checks that the types of libibverbs agree with the installed header and the crate rdma-sys. That crate's bindgen needs an old
+# libclang: 14 works, 19 makes it panic.
 step_verbs() {
+    with_libclang clippy -p mscclpp-verbs-sys --features rdma-sys --all-targets -- -D warnings
+    with_libclang test -p mscclpp-verbs-sys --features rdma-sys
+}
+
+# Checks that the types of libibverbs are those that bindgen makes of rdma-core's headers.
+step_verbs_generated() { with_libclang xtask gen-verbs --check; }
+
+# with_libclang ARGUMENT...: runs cargo with the library that bindgen loads.
+with_libclang() {
     local clang=/usr/lib/llvm-14/lib
     [ -e "$clang/libclang.so.1" ] && [ -e /usr/include/infiniband/verbs.h ] && command -v pkg-config > /dev/null ||
         install_packages libibverbs-dev librdmacm-dev pkg-config libclang1-14 libclang-common-14-dev
-    LIBCLANG_PATH=$clang cargo xtask gen-verbs --check
-    LIBCLANG_PATH=$clang cargo clippy -p mscclpp-verbs-sys --features rdma-sys --all-targets -- -D warnings
-    LIBCLANG_PATH=$clang cargo test -p mscclpp-verbs-sys --features rdma-sys
+    LIBCLANG_PATH=$clang cargo "$@"
 }
 
 # Compiles the device headers and kernels for AMD GPUs, with clang alone, and checks the instructions for release, acquire and
@@ -213,30 +216,26 @@ step_hip() {
 # Checks which crate depends on which.
 step_layers() { bash ci/layers.sh; }
 
-# Tests the Python package, built from its source distribution, on simulated devices.
+# Tests the Python package on simulated devices. The step `wheels` builds it as it is released.
 step_python() {
     local venv=target/python
     python3 ci/licences.py --check
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
-    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff mpi4py mpich
-    rm -rf target/sdist
-    (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --out ../../target/sdist)
-    # The build uses the shared target folder, so the files must have new times: those of a source distribution are old.
-    tar -C target/sdist -xzf target/sdist/mscclpp-*.tar.gz
-    find target/sdist -exec touch {} +
-    PATH=$PWD/$venv/bin:$PATH CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") pip install --quiet --no-build-isolation --no-deps \
-        --config-settings=build-args="--profile dev" target/sdist/mscclpp-*/
+    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest pytest-xdist mypy numpy ruff mpi4py mpich
+    install_python "$venv"
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
-    (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)
+    (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q -n "$(nproc)" --dist loadfile tests)
     # The program for others' suites, with small suites that stand in for them.
     "$venv/bin/ruff" format --config crates/mscclpp-python/pyproject.toml --check ci/suites
     "$venv/bin/ruff" check --config crates/mscclpp-python/pyproject.toml ci/suites
     "$venv/bin/python" -m pytest -q -p no:cacheprovider ci/suites
-    # There is no free-threaded interpreter for tests, so the package is only compiled for one.
-    printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false pointer_width=64 \
-        build_flags=Py_GIL_DISABLED > target/free-threaded.txt
-    PYO3_CONFIG_FILE=$PWD/target/free-threaded.txt cargo check --quiet -p mscclpp-python
+}
+
+# install_python VENV: builds the package in the workspace's target folder, and installs it.
+install_python() {
+    PATH=$PWD/$1/bin:$PATH CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") pip install --quiet --no-build-isolation \
+        --no-deps --config-settings=build-args="--profile dev" crates/mscclpp-python/
 }
 
 # Runs the tests that need PyTorch, with its CPU tensors on simulated devices. Its wheel brings some gigabytes of CUDA.
@@ -244,8 +243,7 @@ step_torch() {
     local venv=target/python-torch
     python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
     "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest numpy torch
-    PATH=$PWD/$venv/bin:$PATH CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") pip install --quiet --no-build-isolation --no-deps \
-        --config-settings=build-args="--profile dev" crates/mscclpp-python/
+    install_python "$venv"
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests/test_{torch,torch_backend,torch_exit,torch_lane,deep_ep,collectives,fused,algorithms}.py)
 }
 
@@ -308,13 +306,17 @@ step_semver() {
 step_wheels() {
     command -v c++ > /dev/null || install_packages g++
     bash ci/wheels.sh
+    # There is no free-threaded interpreter for tests, so the package is only compiled for one.
+    printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false pointer_width=64 \
+        build_flags=Py_GIL_DISABLED > target/free-threaded.txt
+    PYO3_CONFIG_FILE=$PWD/target/free-threaded.txt cargo check --quiet -p mscclpp-python
 }
 
 # Tests the lock-free protocols, under every interleaving that loom tries.
 step_loom() { cargo test -p mscclpp-core -p mscclpp-proxy --test loom --release; }
 
 # Fuzzes the parsers of bytes from outside for a short time.
-step_fuzz() { fuzz 5; }
+step_fuzz() { CARGO_PROFILE_RELEASE_OPT_LEVEL=1 fuzz 3; }
 step_long_fuzz() { fuzz 600; }
 
 # fuzz SECONDS: runs each target for that time, without cargo-fuzz, with its compiler flags except the unstable ones.

@@ -1,8 +1,11 @@
-//! Gives the package a number of the headers, kernels and PTX that it embeds: `mscclpp_kernels::FINGERPRINT`.
+//! Gives the package the lists of the headers that it embeds, and a number of the headers, kernels and PTX:
+//! `mscclpp_kernels::FINGERPRINT`.
 
 use std::{
+    env,
+    fmt::Write,
     fs,
-    io::Result,
+    io::{Error, Result},
     path::{Path, PathBuf},
 };
 
@@ -19,7 +22,21 @@ fn main() -> Result<()> {
         }
     }
     println!("cargo:rustc-env=MSCCLPP_KERNELS_FINGERPRINT={hash}");
-    Ok(())
+    ["include", "c_headers", "sim"].into_iter().try_for_each(list)
+}
+
+/// Writes an array with the files in a folder to `OUT_DIR/FOLDER.rs`: the name of each in the folder, and its text.
+fn list(folder: &str) -> Result<()> {
+    println!("cargo:rerun-if-changed={folder}");
+    let mut array = String::from("&[\n");
+    for path in files(Path::new(folder))? {
+        let path = path.to_str().ok_or_else(|| Error::other("the names of headers are UTF-8"))?;
+        let name = &path[folder.len() + 1..];
+        let text = format!("include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{path}\"))");
+        writeln!(array, "(\"{name}\", {text}),").map_err(Error::other)?;
+    }
+    let out = env::var_os("OUT_DIR").ok_or_else(|| Error::other("cargo sets OUT_DIR"))?;
+    fs::write(Path::new(&out).join(folder).with_extension("rs"), array + "]")
 }
 
 /// The files in a folder and below, in one order on every machine.

@@ -35,130 +35,16 @@ const fn number(text: &str) -> u64 {
 
 /// The headers of the device API: the name of each as it is included, such as `mscclpp/device.hpp`, and its text. They
 /// include only one another, except `mscclpp/gpu_data_types.hpp`, which includes the vendor's headers of number types.
-pub const HEADERS: &[(&str, &str)] = &[
-    ("mscclpp/access_device.hpp", include_str!("../include/mscclpp/access_device.hpp")),
-    ("mscclpp/assert_device.hpp", include_str!("../include/mscclpp/assert_device.hpp")),
-    ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
-    ("mscclpp/atomic_words_device.hpp", include_str!("../include/mscclpp/atomic_words_device.hpp")),
-    ("mscclpp/bulk_device.hpp", include_str!("../include/mscclpp/bulk_device.hpp")),
-    ("mscclpp/collective_block_device.hpp", include_str!("../include/mscclpp/collective_block_device.hpp")),
-    ("mscclpp/collective_bulk_device.hpp", include_str!("../include/mscclpp/collective_bulk_device.hpp")),
-    ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
-    ("mscclpp/collective_copy_device.hpp", include_str!("../include/mscclpp/collective_copy_device.hpp")),
-    ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
-    ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
-    ("mscclpp/collective_group_device.hpp", include_str!("../include/mscclpp/collective_group_device.hpp")),
-    ("mscclpp/collective_moves_device.hpp", include_str!("../include/mscclpp/collective_moves_device.hpp")),
-    ("mscclpp/collective_nodes_device.hpp", include_str!("../include/mscclpp/collective_nodes_device.hpp")),
-    ("mscclpp/collective_lanes_device.hpp", include_str!("../include/mscclpp/collective_lanes_device.hpp")),
-    ("mscclpp/collective_ll128_device.hpp", include_str!("../include/mscclpp/collective_ll128_device.hpp")),
-    ("mscclpp/collective_ll16_device.hpp", include_str!("../include/mscclpp/collective_ll16_device.hpp")),
-    ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
-    ("mscclpp/collective_parts_device.hpp", include_str!("../include/mscclpp/collective_parts_device.hpp")),
-    (
-        "mscclpp/collective_results_device.hpp",
-        include_str!("../include/mscclpp/collective_results_device.hpp"),
-    ),
-    (
-        "mscclpp/collective_rows_block_device.hpp",
-        include_str!("../include/mscclpp/collective_rows_block_device.hpp"),
-    ),
-    ("mscclpp/collective_rows_device.hpp", include_str!("../include/mscclpp/collective_rows_device.hpp")),
-    ("mscclpp/collective_sends_device.hpp", include_str!("../include/mscclpp/collective_sends_device.hpp")),
-    ("mscclpp/collective_simple_device.hpp", include_str!("../include/mscclpp/collective_simple_device.hpp")),
-    ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),
-    ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
-    ("mscclpp/core.hpp", include_str!("../include/mscclpp/core.hpp")),
-    ("mscclpp/device.hpp", include_str!("../include/mscclpp/device.hpp")),
-    ("mscclpp/ep_block_device.hpp", include_str!("../include/mscclpp/ep_block_device.hpp")),
-    ("mscclpp/ep_call_device.hpp", include_str!("../include/mscclpp/ep_call_device.hpp")),
-    ("mscclpp/ep_choices_device.hpp", include_str!("../include/mscclpp/ep_choices_device.hpp")),
-    ("mscclpp/ep_combine_device.hpp", include_str!("../include/mscclpp/ep_combine_device.hpp")),
-    ("mscclpp/ep_device.hpp", include_str!("../include/mscclpp/ep_device.hpp")),
-    ("mscclpp/ep_dispatch_device.hpp", include_str!("../include/mscclpp/ep_dispatch_device.hpp")),
-    ("mscclpp/ep_dispatch_block_device.hpp", include_str!("../include/mscclpp/ep_dispatch_block_device.hpp")),
-    ("mscclpp/ep_packets_device.hpp", include_str!("../include/mscclpp/ep_packets_device.hpp")),
-    ("mscclpp/ep_quantise_device.hpp", include_str!("../include/mscclpp/ep_quantise_device.hpp")),
-    ("mscclpp/ep_receive_device.hpp", include_str!("../include/mscclpp/ep_receive_device.hpp")),
-    ("mscclpp/ep_routing_device.hpp", include_str!("../include/mscclpp/ep_routing_device.hpp")),
-    ("mscclpp/ep_send_device.hpp", include_str!("../include/mscclpp/ep_send_device.hpp")),
-    ("mscclpp/ep_terms_device.hpp", include_str!("../include/mscclpp/ep_terms_device.hpp")),
-    ("mscclpp/ep_wait_device.hpp", include_str!("../include/mscclpp/ep_wait_device.hpp")),
-    ("mscclpp/fifo.hpp", include_str!("../include/mscclpp/fifo.hpp")),
-    ("mscclpp/fifo_device.hpp", include_str!("../include/mscclpp/fifo_device.hpp")),
-    ("mscclpp/gpu_data_types.hpp", include_str!("../include/mscclpp/gpu_data_types.hpp")),
-    ("mscclpp/group_device.hpp", include_str!("../include/mscclpp/group_device.hpp")),
-    ("mscclpp/memory_channel.hpp", include_str!("../include/mscclpp/memory_channel.hpp")),
-    ("mscclpp/memory_channel_device.hpp", include_str!("../include/mscclpp/memory_channel_device.hpp")),
-    ("mscclpp/message_words_device.hpp", include_str!("../include/mscclpp/message_words_device.hpp")),
-    ("mscclpp/overlay_device.hpp", include_str!("../include/mscclpp/overlay_device.hpp")),
-    ("mscclpp/packet_copy_device.hpp", include_str!("../include/mscclpp/packet_copy_device.hpp")),
-    ("mscclpp/packet_device.hpp", include_str!("../include/mscclpp/packet_device.hpp")),
-    ("mscclpp/packet_mover_device.hpp", include_str!("../include/mscclpp/packet_mover_device.hpp")),
-    ("mscclpp/poll_device.hpp", include_str!("../include/mscclpp/poll_device.hpp")),
-    ("mscclpp/port_channel.hpp", include_str!("../include/mscclpp/port_channel.hpp")),
-    ("mscclpp/port_channel_device.hpp", include_str!("../include/mscclpp/port_channel_device.hpp")),
-    ("mscclpp/proxy_channel_device.hpp", include_str!("../include/mscclpp/proxy_channel_device.hpp")),
-    ("mscclpp/reduce_device.hpp", include_str!("../include/mscclpp/reduce_device.hpp")),
-    ("mscclpp/semaphore.hpp", include_str!("../include/mscclpp/semaphore.hpp")),
-    ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
-    ("mscclpp/sm_channel_device.hpp", include_str!("../include/mscclpp/sm_channel_device.hpp")),
-    ("mscclpp/switch_channel_device.hpp", include_str!("../include/mscclpp/switch_channel_device.hpp")),
-    ("mscclpp/thread_copy_device.hpp", include_str!("../include/mscclpp/thread_copy_device.hpp")),
-];
+pub const HEADERS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/include.rs"));
 
 /// The headers of the C library, as far as kernels need them, for compilers that run without files: NVRTC and hiprtc have
 /// none. They include one another and `mscclpp/device.hpp`. `mscclpp_gpu::Module::load` passes them to the compiler
 /// together with [`HEADERS`].
-pub const C_HEADERS: &[(&str, &str)] = &[
-    ("assert.h", include_str!("../c_headers/assert.h")),
-    ("cassert", include_str!("../c_headers/cassert")),
-    ("cfloat", include_str!("../c_headers/cfloat")),
-    ("climits", include_str!("../c_headers/climits")),
-    ("cmath", include_str!("../c_headers/cmath")),
-    ("cstddef", include_str!("../c_headers/cstddef")),
-    ("cstdint", include_str!("../c_headers/cstdint")),
-    ("cstdio", include_str!("../c_headers/cstdio")),
-    ("cstdlib", include_str!("../c_headers/cstdlib")),
-    ("cstring", include_str!("../c_headers/cstring")),
-    ("float.h", include_str!("../c_headers/float.h")),
-    ("limits.h", include_str!("../c_headers/limits.h")),
-    ("math.h", include_str!("../c_headers/math.h")),
-    ("stddef.h", include_str!("../c_headers/stddef.h")),
-    ("stdint.h", include_str!("../c_headers/stdint.h")),
-    ("stdio.h", include_str!("../c_headers/stdio.h")),
-    ("stdlib.h", include_str!("../c_headers/stdlib.h")),
-    ("string.h", include_str!("../c_headers/string.h")),
-];
+pub const C_HEADERS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/c_headers.rs"));
 
 /// The headers for kernels on simulated devices, besides [`HEADERS`]: those for all that a CUDA compiler knows without an
 /// include, and the headers of CUDA that kernels include.
-pub const SIM_HEADERS: &[(&str, &str)] = &[
-    ("assert.h", include_str!("../sim/assert.h")),
-    ("cooperative_groups.h", include_str!("../sim/cooperative_groups.h")),
-    ("cuda.h", include_str!("../sim/cuda.h")),
-    ("cuda_bf16.h", include_str!("../sim/cuda_bf16.h")),
-    ("cuda_fp16.h", include_str!("../sim/cuda_fp16.h")),
-    ("cuda_fp8.h", include_str!("../sim/cuda_fp8.h")),
-    ("cuda_runtime.h", include_str!("../sim/cuda_runtime.h")),
-    ("cuda_runtime_api.h", include_str!("../sim/cuda_runtime_api.h")),
-    ("device_launch_parameters.h", include_str!("../sim/device_launch_parameters.h")),
-    ("mscclpp_sim/atomics.hpp", include_str!("../sim/mscclpp_sim/atomics.hpp")),
-    ("mscclpp_sim/floats.hpp", include_str!("../sim/mscclpp_sim/floats.hpp")),
-    ("mscclpp_sim/integers.hpp", include_str!("../sim/mscclpp_sim/integers.hpp")),
-    ("mscclpp_sim/intrinsics.hpp", include_str!("../sim/mscclpp_sim/intrinsics.hpp")),
-    ("mscclpp_sim/memory.hpp", include_str!("../sim/mscclpp_sim/memory.hpp")),
-    ("mscclpp_sim/narrow.hpp", include_str!("../sim/mscclpp_sim/narrow.hpp")),
-    ("mscclpp_sim/narrow_types.inl", include_str!("../sim/mscclpp_sim/narrow_types.inl")),
-    ("mscclpp_sim/races.cpp", include_str!("../sim/mscclpp_sim/races.cpp")),
-    ("mscclpp_sim/races.hpp", include_str!("../sim/mscclpp_sim/races.hpp")),
-    ("mscclpp_sim/runtime.hpp", include_str!("../sim/mscclpp_sim/runtime.hpp")),
-    ("mscclpp_sim/trace.cpp", include_str!("../sim/mscclpp_sim/trace.cpp")),
-    ("mscclpp_sim/vector_types.hpp", include_str!("../sim/mscclpp_sim/vector_types.hpp")),
-    ("mscclpp_sim/warp.hpp", include_str!("../sim/mscclpp_sim/warp.hpp")),
-    ("vector_functions.h", include_str!("../sim/vector_functions.h")),
-    ("vector_types.h", include_str!("../sim/vector_types.h")),
-];
+pub const SIM_HEADERS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sim.rs"));
 
 /// A kernel of this repository with its PTX; `newer` if there is also PTX for compute_90, `only newer` if there is no other.
 macro_rules! kernel {
@@ -219,12 +105,14 @@ pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_tw
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
 pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
 
-/// The kernels of expert parallel layers: `mscclpp::ep::dispatch`, which takes an `EpHandle`, an `EpDispatch` and `EpHalves` by
-/// value, `mscclpp::ep::combine_bf16`, `_f16` and `_f32`, which take an `EpHandle`, an `EpCombine` and `EpHalves`, `ep_release`
-/// and `ep_lose`. A module has the first four by their mangled names without parameters: `_ZN7mscclpp2ep8dispatchE`.
+/// The kernels of expert parallel layers: `mscclpp::ep::dispatch` and `dispatch_by_row`, which take an `EpHandle`, an
+/// `EpDispatch` and `EpHalves` by value, `mscclpp::ep::combine_bf16`, `_f16` and `_f32`, which take an `EpHandle`, an
+/// `EpCombine` and `EpHalves`; `ep_release`, `ep_lose` and `ep_count_choices`. A module has those of `mscclpp::ep` by their
+/// mangled names without parameters: `_ZN7mscclpp2ep8dispatchE`.
 pub const EXPERTS: KernelSource<'static> = kernel!("experts", newer);
 
-/// The same kernels of calls for few tokens, with `_by_packets` behind their names, without the last two.
+/// The kernels of [`EXPERTS`] for calls of few tokens: `dispatch` and the three that combine, with `_by_packets` behind their
+/// names.
 pub const EXPERTS_BY_PACKETS: KernelSource<'static> = kernel!("experts_by_packets", newer);
 
 /// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one
@@ -266,29 +154,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn every_header_is_embedded() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-        for (folder, embedded) in [("include", HEADERS), ("c_headers", C_HEADERS), ("sim", SIM_HEADERS)] {
-            for path in files(&root.join(folder)) {
-                let name = path.strip_prefix(root.join(folder)).unwrap().to_str().unwrap().to_owned();
-                assert!(embedded.iter().any(|(known, _)| *known == name), "{name} is not in the list");
-            }
-        }
-    }
-
-    fn files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                found.extend(files(&path));
-            } else {
-                found.push(path);
-            }
-        }
-        found
     }
 }

@@ -1,5 +1,6 @@
 //! Copies of the kernels, each with one change that makes them wrong: the race detector of simulated devices finds it, or the
-//! data differ from the oracle's, or a call does not end. Each takes seconds to compile, so `ci/run.sh races` runs them.
+//! data differ from the oracle's, or a call does not end. Each takes seconds to compile, so `ci/run.sh races_all` runs
+//! them; every run checks that the headers have the texts that they change.
 
 #[path = "it/checked.rs"]
 mod checked;
@@ -18,8 +19,9 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::KernelSource;
-use mscclpp_test_support::Random;
+use mscclpp::{ErrorKind, KernelSource};
+use mscclpp_ep::{Dispatch, Experts, NumberType};
+use mscclpp_test_support::{LIMIT as TEST_LIMIT, Random};
 
 use crate::{
     checked::Options,
@@ -157,6 +159,33 @@ fn calls(kernels: KernelSource<'static>, random: &mut Random) {
     );
 }
 
+/// Only some threads of a warp wait for the routes of rows; none may go on to the rows alone when these waits are given up.
+fn a_half_ends_without_routes() {
+    let route = "if (part < parts) sendRoute(token, t, row);";
+    assert_eq!(flat().matches(route).count(), 1, "the headers have {route:?} once");
+    let without_routes = KernelSource::new("without_routes", flat().replace(route, "").leak());
+    support::ranks(2, |comm, gpu| {
+        let builder = Experts::builder(comm, gpu).experts(4).top_k(2).hidden(8).number_type(NumberType::F32);
+        let mut builder = builder.capacity(4).timeout(Duration::from_millis(300));
+        if comm.bootstrap().rank() == 1 {
+            builder = builder.kernels(without_routes);
+        }
+        let experts = builder.connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        let choices = support::memory(gpu, &support::bytes(&[0, 2], i32::to_le_bytes));
+        let token = Dispatch::new(1, &choices, &support::memory(gpu, &[0; 32]));
+        let (_, receive) = experts.dispatch_send(&token, &stream).unwrap();
+        comm.bootstrap().barrier().expect("both have sent");
+        if experts.rank() == 0 {
+            receive.receive(&stream).unwrap();
+            let error = experts.synchronize(&stream).expect_err("the routes of rank 1 do not come");
+            assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
+            assert!(stream.query_timeout(TEST_LIMIT).unwrap(), "the kernels wait on");
+        }
+        comm.bootstrap().barrier().expect("all is done");
+    });
+}
+
 /// Runs this program again, with one mutant alone: with wrong numbers, kernels may access any memory.
 fn is_found(mutant: &Mutant) -> Result<(), Failed> {
     let mut alone = Command::new(env::current_exe()?);
@@ -197,13 +226,20 @@ fn main() -> ExitCode {
         Ok(())
     })
     .with_ignored_flag(true);
-    let mutants = MUTANTS.iter().map(|mutant| {
-        Trial::test(mutant.name, || {
-            let from = mutant.change[0];
-            assert_eq!(flat().matches(from).count(), 1, "the headers have {from:?} once");
-            is_found(mutant)
-        })
-        .with_ignored_flag(true)
+    let texts = Trial::test("each_text_that_a_mutant_changes_is_there_once", || {
+        let flat = flat();
+        for Mutant { name, change: [from, _] } in MUTANTS {
+            assert_eq!(flat.matches(from).count(), 1, "{name}: the headers have {from:?} once");
+        }
+        Ok(())
     });
-    libtest_mimic::run(&Arguments::from_args(), [unchanged].into_iter().chain(mutants).collect()).exit_code()
+    let mutants =
+        MUTANTS.iter().map(|mutant| Trial::test(mutant.name, || is_found(mutant)).with_ignored_flag(true));
+    let lost_routes = Trial::test("a_half_ends_if_the_routes_of_its_rows_do_not_come", || {
+        a_half_ends_without_routes();
+        Ok(())
+    })
+    .with_ignored_flag(true);
+    let trials = [texts, unchanged, lost_routes].into_iter().chain(mutants);
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }

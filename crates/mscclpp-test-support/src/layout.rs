@@ -2,11 +2,12 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fmt::Write as _,
     fs,
     mem::{align_of, size_of},
     process::Command,
+    sync::OnceLock,
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -69,14 +70,29 @@ fn program(header: &str, facts: &[Fact]) -> String {
 }
 
 /// Returns `CXX`, or a usual name of a C++ compiler; `None` if none of them runs.
-fn compiler() -> Option<OsString> {
-    env::var_os("CXX")
-        .into_iter()
-        .chain(["c++", "g++", "clang++"].map(OsString::from))
-        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
+fn compiler() -> Option<&'static OsStr> {
+    static COMPILER: OnceLock<Option<OsString>> = OnceLock::new();
+    let runs = |name: &OsString| {
+        Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    let names = || env::var_os("CXX").into_iter().chain(["c++", "g++", "clang++"].map(OsString::from));
+    COMPILER.get_or_init(|| names().find(runs)).as_deref()
 }
 
-fn compare(compiler: &OsString, headers: Headers, header: &str, facts: &[Fact]) -> Result<(), Failed> {
+/// Returns a trial whose test gets a C++ compiler. It is ignored if there is none.
+pub fn with_compiler(
+    name: impl Into<String>,
+    test: impl FnOnce(&OsStr) -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    match compiler() {
+        Some(compiler) => Trial::test(name, move || test(compiler)),
+        None => Trial::test(name, || Err("there is no C++ compiler; set CXX".into()))
+            .with_kind("no C++ compiler")
+            .with_ignored_flag(true),
+    }
+}
+
+fn compare(compiler: &OsStr, headers: Headers, header: &str, facts: &[Fact]) -> Result<(), Failed> {
     let scratch = tempfile::tempdir()?;
     for (name, text) in headers {
         let path = scratch.path().join(name);
@@ -112,16 +128,10 @@ pub type OfHeader = (&'static str, fn() -> Vec<Fact>);
 /// The `main` of a test that compares facts with the declarations of headers, of which each has a trial. It is ignored if
 /// there is no C++ compiler.
 pub fn main(headers: Headers, of: &[OfHeader]) {
-    let compiler = compiler();
     let trial = |(header, facts): &OfHeader| {
         let (header, facts) = (*header, *facts);
         let name = format!("handles_are_laid_out_as_in_{}", header.trim_end_matches(".hpp"));
-        match compiler.clone() {
-            Some(compiler) => Trial::test(name, move || compare(&compiler, headers, header, &facts())),
-            None => Trial::test(name, || Err("there is no C++ compiler; set CXX".into()))
-                .with_kind("no C++ compiler")
-                .with_ignored_flag(true),
-        }
+        with_compiler(name, move |compiler| compare(compiler, headers, header, &facts()))
     };
     libtest_mimic::run(&Arguments::from_args(), of.iter().map(trial).collect()).exit();
 }

@@ -250,7 +250,8 @@ constexpr int hipFailureOrder(MemoryOrder order) {
                                                                                : __ATOMIC_RELAXED;
 }
 
-// The functions of the CUDA branch, which has their comments. T is uint32_t or uint64_t.
+// The functions of the CUDA branch, which has their comments. T is an unsigned integer, of 4 or 8 bytes where something is added
+// or swapped.
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE T load(const T* word) {
   static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");
@@ -307,7 +308,7 @@ MSCCLPP_DEVICE_INLINE void systemFence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_R
 namespace mscclpp {
 namespace detail {
 
-// The functions of the CUDA branch, with T uint32_t or uint64_t. All acquire and release, so tests do not show which
+// The functions of the CUDA branch, with T as for HIP. All acquire and release, so tests do not show which
 // orders a GPU needs. The race detector gets the orders that the caller names.
 constexpr mscclpp_sim::Order hostOrder(MemoryOrder order) {
   return order == MemoryOrder::Relaxed   ? mscclpp_sim::Order::Relaxed
@@ -316,7 +317,9 @@ constexpr mscclpp_sim::Order hostOrder(MemoryOrder order) {
                                          : mscclpp_sim::Order::AcquireRelease;
 }
 constexpr mscclpp_sim::Scope hostScope(MemoryScope scope) {
-  return scope == MemoryScope::System ? mscclpp_sim::Scope::System : mscclpp_sim::Scope::Device;
+  return scope == MemoryScope::Block    ? mscclpp_sim::Scope::Block
+         : scope == MemoryScope::Device ? mscclpp_sim::Scope::Device
+                                        : mscclpp_sim::Scope::System;
 }
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE T load(const T* word) {

@@ -22,7 +22,7 @@ enum class EpRows {
 };
 
 // A block of a dispatch. It sends (EpSender), and then receives (EpReceiver); of a whole call whose rows travel as packets, it
-// does one of the two.
+// does one of the two, and of one by row (X8), some blocks only receive.
 //
 // `counts` are words in shared memory. While the block routes, they say for each expert, and behind them for each rank, how many
 // tokens before those that are routed go there; and behind them, which of those go there (EpSender::marks). While it receives,

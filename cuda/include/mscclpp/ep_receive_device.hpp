@@ -54,6 +54,9 @@ struct EpReceiver : EpDispatchBlock {
     if constexpr (!ByPackets) {
       if (!ByRow && b.thread < ep.ranks) failed = failed || !b.hasArrived(b.thread, 0);
       if (blockAny(failed)) return false;
+    } else if (notes && takes) {
+      // All threads of a warp take rows, or none.
+      failed = warpFailed(failed);
     }
     if (takes) {
       const bool takesNone = !ByPackets && call.layout == EpLayoutRank && !wantsRoute();
@@ -452,7 +455,10 @@ struct EpReceiver : EpDispatchBlock {
   // Makes the rows of the layout zero that nobody sent, or masks what goes along with them: EpRest. Not for
   // EpLayoutRank.
   MSCCLPP_DEVICE_INLINE void clearOthers(uint32_t rows) const {
-    for (uint64_t row = b.warp(); row < call.outRows; row += b.warps()) {
+    // Blocks that send and blocks that only receive do so: X8. They have numbers of their own in b.warp().
+    const uint32_t first = ByRow ? b.warpOfBlock() * b.blocks + b.block : b.warp();
+    const uint32_t warps = ByRow ? b.warpsOfBlock() * b.blocks : b.warps();
+    for (uint64_t row = first; row < call.outRows; row += warps) {
       bool isSent = call.layout == EpLayoutToken && row < rows;
       if (call.layout == EpLayoutExpert) {
         const uint32_t most = ep.ranks * ep.capacity, local = static_cast<uint32_t>(row) / most;

@@ -252,7 +252,8 @@ struct Host2DeviceSemaphore {
   using DeviceHandle = Host2DeviceSemaphoreDeviceHandle;
 };
 
-// The older name.
+// The older names.
+using SmDevice2DeviceSemaphore = MemoryDevice2DeviceSemaphore;
 using SmDevice2DeviceSemaphoreDeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle;
 
 }  // namespace mscclpp

@@ -4,40 +4,16 @@
 //! says which bytes may be read and written, inside of a memory too; and there are hundreds of thousands of sizes and
 //! alignments.
 
-use std::{
-    env,
-    ffi::OsStr,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{ffi::OsStr, path::Path, process::Command, time::Duration};
 
 use libtest_mimic::Failed;
+use mscclpp_test_support::child;
 
 /// The programs in `tests/emulation`.
-pub(crate) const PROGRAMS: [&str; 5] = ["concurrency", "copies", "handles", "packets", "ports"];
+pub(crate) const PROGRAMS: [&str; 4] = ["concurrency", "copies", "packets", "ports"];
 
 /// The time limit of a program. Most need a few seconds; one that hangs is ended.
 const DEADLINE: Duration = Duration::from_secs(300);
-
-/// The folder of a program's files, removed when the program is done.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(program: &str) -> std::io::Result<Self> {
-        let path = env::temp_dir().join(format!("mscclpp-{program}-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn compile(compiler: &OsStr, program: &str, binary: &Path) -> Result<(), Failed> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -66,26 +42,14 @@ fn compile(compiler: &OsStr, program: &str, binary: &Path) -> Result<(), Failed>
     }
 }
 
-/// Runs the program; its output goes to this test's own error output.
-fn run(program: &str, binary: &Path) -> Result<(), Failed> {
-    let mut child = Command::new(binary).spawn()?;
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return if status.success() { Ok(()) } else { Err(format!("{program}: {status}").into()) };
-        }
-        if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            return Err(format!("{program} has not ended after {DEADLINE:?}").into());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 pub(crate) fn test(compiler: &OsStr, program: &str) -> Result<(), Failed> {
-    let scratch = Scratch::new(program)?;
-    let binary = scratch.0.join(program);
+    let scratch = tempfile::tempdir()?;
+    let binary = scratch.path().join(program);
     compile(compiler, program, &binary)?;
-    run(program, &binary)
+    let output = child::output_within(DEADLINE, &mut Command::new(&binary));
+    if output.status.success() {
+        return Ok(());
+    }
+    let messages = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program}: {}\n{}{messages}", output.status, String::from_utf8_lossy(&output.stdout)).into())
 }

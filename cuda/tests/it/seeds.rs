@@ -1,6 +1,7 @@
 //! The orders of the device API, on simulated devices: under schedules that seeds make, stores come late, and every access may
 //! be the last before another thread's. Nothing arrives before what it announces, and the race detector finds nothing. Copies of
-//! the headers with one order or fence less fail. A process has one seed, so this program starts itself again for each.
+//! the headers with one order or fence less fail: `ci/run.sh races_all` runs these. A process has one seed, so this program
+//! starts itself again for each.
 
 use std::{
     env,
@@ -8,11 +9,10 @@ use std::{
     time::Duration,
 };
 
-use libtest_mimic::Failed;
+use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::{DeviceBuffer, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Stream};
 use mscclpp_kernels::HEADERS;
-
-use crate::Test;
+use mscclpp_test_support::layout::with_compiler;
 
 const ORDERS: KernelSource<'static> =
     KernelSource::new("device_api.cu", include_str!("../seeds/device_api.cu"));
@@ -98,15 +98,13 @@ pub(crate) fn cases() -> Option<ExitCode> {
 }
 
 /// The trials, by name.
-pub(crate) fn trials() -> Vec<(String, Test)> {
-    let mut trials: Vec<(String, Test)> = Vec::new();
-    for seed in 1..=SEEDS {
-        trials.push((format!("seed_{seed}"), Box::new(move |_| Ok(start("all", seed)?))));
-    }
-    for Mutant { name, .. } in &MUTANTS {
-        trials.push(((*name).to_owned(), Box::new(|_| is_found(name))));
-    }
-    trials
+pub(crate) fn trials() -> Vec<Trial> {
+    let seeds = (1..=SEEDS)
+        .map(|seed| with_compiler(format!("seeds::seed_{seed}"), move |_| Ok(start("all", seed)?)));
+    let mutants = MUTANTS.iter().map(|Mutant { name, .. }| {
+        with_compiler(format!("seeds::{name}"), |_| is_found(name)).with_ignored_flag(true)
+    });
+    seeds.chain(mutants).collect()
 }
 
 /// Runs all cases, or that of a mutant with its header, with the seed in the environment.

@@ -2,7 +2,6 @@
 //! warning, and the programs in `tests/sim` find the right results.
 
 use std::{
-    env,
     ffi::OsStr,
     fs,
     path::{Path, PathBuf},
@@ -59,21 +58,11 @@ pub(crate) fn every_header_compiles_alone(compiler: &OsStr) -> Result<(), Failed
     Ok(())
 }
 
-/// A folder for the files of a program, removed when it is done.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Runs a program. The programs wait for nothing, so they need no time limit.
 pub(crate) fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
-    let scratch = Scratch(env::temp_dir().join(format!("mscclpp-sim-{program}-{}", std::process::id())));
-    fs::create_dir_all(&scratch.0)?;
+    let scratch = tempfile::tempdir()?;
     let source = package().join("tests/sim").join(program).with_extension("cpp");
-    let binary = scratch.0.join(program);
+    let binary = scratch.path().join(program);
     // A runtime for one thread comes in front of the real one.
     let stub = package().join("tests/sim/stub");
     let arguments = ["-o".as_ref(), binary.as_os_str(), "-I".as_ref(), stub.as_os_str()];

@@ -1,11 +1,11 @@
 //! `dist`: builds the files that a machine without Rust needs to run the tests, examples and programs of this workspace.
 //!
-//! The folder `target/dist/files/` (cargo builds this profile in `target/dist` as well) gets the binaries, stripped, as
-//! `KIND-PACKAGE-NAME`; `cache`, the PTX of the kernels that tests and benchmarks launch, for `MSCCLPP_CACHE_DIR`, so that
-//! CUDA needs no compiler there; and a `manifest` with one line for each binary. A line has these fields, separated by tabs:
-//! kind (`test`, `example`, `bin` or `lib`), package, name, file, and `alone` for a test beside which no other may run,
-//! otherwise `beside`. The unit tests of a library are the test `lib`, those of a program `bin-NAME`. A `lib` is a library
-//! that tests load, with the name that cargo gave it: `libnccl.so`. Tests that need the sources are left out.
+//! The folder `target/dist/files/` gets the binaries of the release profile, which strips them, as `KIND-PACKAGE-NAME`;
+//! `cache`, the PTX of the kernels that tests and benchmarks launch, for `MSCCLPP_CACHE_DIR`, so that CUDA needs no compiler
+//! there; and a `manifest` with one line for each binary. A line has these fields, separated by tabs: kind (`test`, `example`,
+//! `bin` or `lib`), package, name, file, and `alone` for a test beside which no other may run, otherwise `beside`. The unit
+//! tests of a library are the test `lib`, those of a program `bin-NAME`. A `lib` is a library that tests load, with the name
+//! that cargo gave it: `libnccl.so`. Tests that need the sources are left out.
 //!
 //! With `--pack`, scripts, wheels and all of these become one file, from which `ci/gpu.sh --packed` runs.
 
@@ -146,7 +146,7 @@ fn package_name(id: &str) -> &str {
 
 fn compile(packages: &[String], command: &[&str]) -> Result<Vec<Binary>, Error> {
     let mut cargo = cargo();
-    cargo.args(command).args(["--profile", "dist", "--message-format", "json-render-diagnostics"]);
+    cargo.args(command).args(["--release", "--message-format", "json-render-diagnostics"]);
     if packages.is_empty() {
         cargo.arg("--workspace");
         cargo.args(choice::packages_left_out().flat_map(|package| ["--exclude", package]));
@@ -208,12 +208,12 @@ mod tests {
             "package_id": "path+file:///repo/crates/mscclpp-nccl#0.1.0",
             "target": { "kind": ["cdylib", "rlib"], "name": "nccl" },
             "profile": { "test": false },
-            "filenames": ["/repo/target/dist/deps/libnccl.rlib", "/repo/target/dist/deps/libnccl.so"],
+            "filenames": ["/repo/target/release/deps/libnccl.rlib", "/repo/target/release/deps/libnccl.so"],
             "executable": null,
         });
         let library = Binary::from_message(&message).unwrap();
         assert_eq!(library.file_name(), "libnccl.so");
-        assert_eq!(library.path, PathBuf::from("/repo/target/dist/deps/libnccl.so"));
+        assert_eq!(library.path, PathBuf::from("/repo/target/release/deps/libnccl.so"));
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
                 "package_id": "path+file:///repo/crates/mscclpp#0.1.0",
                 "target": { "kind": [kind], "name": "mscclpp" },
                 "profile": { "test": true },
-                "executable": "/repo/target/dist/deps/mscclpp-0123",
+                "executable": "/repo/target/release/deps/mscclpp-0123",
             })
         };
         let names =

@@ -13,10 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Examination,
-    finding::{Finding, Section},
-};
+use super::finding::{Finding, Section};
 use crate::{call::name_of, lines::lines_of, watchdog::ended};
 
 /// The longest time for one step: the first call of a driver may start many devices.
@@ -67,12 +64,11 @@ pub(super) fn serve(examine: impl FnOnce(&Teller)) {
     say(&Line::Done);
 }
 
-/// Starts the process of `examination`, and returns its findings.
-pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
-    let (_, section) = examination.parts();
+/// Starts the process that examines `section`, and returns its findings.
+pub(super) fn examine(section: Section) -> Vec<Finding> {
     let command = env::current_exe().map(|program| {
         let mut command = Command::new(program);
-        command.args(["doctor", "--examine", &name_of(examination)]);
+        command.args(["doctor", "--examine", &name_of(&section)]);
         command
     });
     run(
@@ -155,6 +151,8 @@ fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> 
 mod tests {
     use std::{fs, thread};
 
+    use serde_json::json;
+
     use super::*;
     use crate::doctor::finding::Outcome;
 
@@ -180,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_came_before_a_call_that_blocks_is_kept() {
-        let finding = Section::Rdma.ok("first", "works").fact("ports", 2);
+        let finding = Section::Rdma.ok("first", "works").facts(json!({"ports": 2}));
         let script = [
             line(&Line::Found(finding.clone())),
             r"echo a library says something; printf '\377\n'".to_owned(),

@@ -113,13 +113,15 @@ impl Layout {
             (*column, before.max(column.width).max(column.title.len()).max(cell.chars().count()))
         };
         self.0 = shown.iter().zip(&cells).map(width).collect();
-        let line = |mark, cells: &mut dyn Iterator<Item = &str>| {
+        let line = |mark, cells: &[String]| {
             let cells = self.0.iter().zip(cells);
-            let cells = cells.map(|((column, width), cell)| (cell, *width, WORDS.contains(&column.title)));
+            let cells =
+                cells.map(|((column, width), cell)| (&cell[..], *width, WORDS.contains(&column.title)));
             line([(mark, 1, true)].into_iter().chain(cells))
         };
-        let titles = if is_new { line("#", &mut shown.iter().map(|it| it.title)) } else { String::new() };
-        titles + &line(" ", &mut cells.iter().map(String::as_str))
+        let titles: Vec<_> = shown.iter().map(|it| it.title.to_owned()).collect();
+        let titles = if is_new { line("#", &titles) } else { String::new() };
+        titles + &line(" ", &cells)
     }
 }
 

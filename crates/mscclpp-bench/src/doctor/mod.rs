@@ -34,8 +34,8 @@ pub(crate) struct Options {
     /// Print JSON instead of text: the same facts, under keys that do not change.
     #[arg(long)]
     json: bool,
-    /// Exit with 1 if something does not work that something else on this machine needs (marked !!, `problem` in the
-    /// JSON).
+    /// Exit with 1 if there is a problem (!!, `problem` in the JSON): something does not work although this machine's hardware or
+    /// environment needs it.
     #[arg(long)]
     strict: bool,
     /// Say only which NCCL library PyTorch, JAX and CuPy call in the environment of this Python, and why. It imports them.

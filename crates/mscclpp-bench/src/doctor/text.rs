@@ -45,18 +45,14 @@ fn write_table(f: &mut fmt::Formatter<'_>, findings: &[Finding]) -> fmt::Result 
     let mut rows: Vec<&str> = Vec::new();
     cells.iter().for_each(|cell| rows.extend(Some(&*cell.row).filter(|row| !rows.contains(row))));
     let width = widest.max(2);
-    let line = |first: &str, cells: &mut dyn Iterator<Item = &str>| {
-        let cells = cells.map(|text| format!("{text:>width$}"));
-        [format!("{:STATUS$}{first}", "")].into_iter().chain(cells).collect::<Vec<_>>()
-    };
-    let titles: Vec<_> = columns.iter().map(ToString::to_string).collect();
-    let mut lines = vec![line("", &mut titles.iter().map(String::as_str))];
+    let titles = columns.iter().map(|column| format!("{column:>width$}"));
+    let mut lines: Vec<Vec<_>> = vec![[" ".repeat(STATUS)].into_iter().chain(titles).collect()];
     for row in rows {
         let text = |column: &usize| {
             let cell = cells.iter().find(|cell| cell.row == row && cell.column == *column);
-            cell.map_or("", |cell| &cell.text)
+            format!("{:>width$}", cell.map_or("", |cell| &cell.text))
         };
-        lines.push(line(row, &mut columns.iter().map(text)));
+        lines.push([" ".repeat(STATUS) + row].into_iter().chain(columns.iter().map(text)).collect());
     }
     f.write_str(&grid(&lines, |n| n == 0))
 }

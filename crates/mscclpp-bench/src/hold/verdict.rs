@@ -23,16 +23,17 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn name(self) -> &'static str {
+    /// The name of the verdict, and whether a row with it holds.
+    fn shown(self) -> (&'static str, bool) {
         match self {
-            Self::Holds => "holds",
-            Self::Faster => "faster",
-            Self::WithinNoise => "within its noise",
-            Self::Fell => "FELL",
-            Self::NotRepeated => "SLOWER, NOT REPEATED",
-            Self::Missing => "MISSING",
-            Self::Wrong => "WRONG",
-            Self::Measured => "measured",
+            Self::Holds => ("holds", true),
+            Self::Faster => ("faster", true),
+            Self::WithinNoise => ("within its noise", true),
+            Self::Fell => ("FELL", false),
+            Self::NotRepeated => ("SLOWER, NOT REPEATED", false),
+            Self::Missing => ("MISSING", false),
+            Self::Wrong => ("WRONG", false),
+            Self::Measured => ("measured", true),
         }
     }
 
@@ -55,10 +56,6 @@ impl Verdict {
             _ if change <= turns.noise() => Self::WithinNoise,
             _ => Self::Fell,
         }
-    }
-
-    fn is_good(self) -> bool {
-        matches!(self, Self::Holds | Self::Faster | Self::WithinNoise | Self::Measured)
     }
 }
 
@@ -85,12 +82,12 @@ pub(super) fn of_all(commands: &[Command], tolerance: f64, compares: bool) -> (S
                 turns.count.to_string(),
             ]
         });
-        match verdict.is_good() {
+        let (shown, is_good) = verdict.shown();
+        match is_good {
             true => good += 1,
             false => below += &format!("{name}: {}\n", in_words(verdict, row)),
         }
-        let (unit, verdict) = (unit(&row.row).to_owned(), verdict.name().to_owned());
-        let goal = time(row.goal());
+        let (unit, goal, verdict) = (unit(&row.row).to_owned(), time(row.goal()), shown.to_owned());
         lines.push(vec![String::new(), name, unit, before, now, change, noise, count, goal, verdict]);
     }
     let rows = lines.len() - 1;

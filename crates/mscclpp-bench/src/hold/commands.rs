@@ -100,14 +100,12 @@ impl Command {
     /// Adds the figures of a report.
     ///
     /// # Errors
-    /// If the results were wrong of something with which others are compared.
+    /// If the results of what rows are compared with were wrong.
     pub(super) fn take(&mut self, report: Report, side: Side) -> Result<()> {
         let is_lost = |row: &&Row| is_beside_another(row) && !is_held(row) && row.times.is_none();
         if let Some(row) = report.rows.iter().find(is_lost) {
-            let (line, name) = (self.line(), row.name());
-            return Err(
-                format!("{line}: the results of {name} were wrong, with which others are compared").into()
-            );
+            let why = format!("the results of {} were wrong, so nothing can be compared with it", row.name());
+            return Err(format!("{}: {why}", self.line()).into());
         }
         let keys = keys(&report.rows);
         let is_compared = self.is_compared;
@@ -202,11 +200,7 @@ mod tests {
         let wrong = vec![row("plain socket", None, None), row("host to host x1", Some(5.0), None)];
         let mut first = Command::new(vec!["ethernet-bw".to_owned()], |_| true);
         let error = first.take(report(wrong.clone()), Side::New).expect_err("nothing to compare with");
-        assert!(
-            error
-                .to_string()
-                .starts_with("ethernet-bw: the results of ethernet-bw plain socket, 8 B were wrong")
-        );
+        assert!(error.to_string().contains("ethernet-bw plain socket, 8 B were wrong"), "{error}");
         first.take(report(right), Side::New).expect("right results");
         first.take(report(wrong), Side::New).expect_err("a time in microseconds is no ratio");
         let figures: Vec<_> = first.rows().map(|row| &row.figures[1][..]).collect();

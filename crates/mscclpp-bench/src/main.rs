@@ -23,6 +23,7 @@ mod ib;
 mod kernels;
 mod launch_cost;
 mod launches;
+mod lines;
 mod machine;
 mod measuring;
 mod memory;

@@ -1,6 +1,7 @@
 //! The results of a command: rows, written as JSON and read back to be plotted. [`crate::table`] prints the table.
 
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 
 use crate::machine::Machine;
 
@@ -95,8 +96,8 @@ pub(crate) struct Times {
 pub(crate) struct Bandwidth {
     /// The size over the time.
     pub(crate) algorithm: f64,
-    /// The load on one direction of the interconnect. A side of these workloads sends its size to the other, so this equals the
-    /// algorithm bandwidth; the flags of packets do not count.
+    /// The load on one direction of the interconnect: for a collective as nccl-tests counts it; for other workloads the
+    /// algorithm bandwidth, as a side sends its size to the other. The flags of packets do not count.
     pub(crate) bus: f64,
 }
 
@@ -172,13 +173,26 @@ impl Report {
     }
 }
 
+/// Several reports in one file.
+#[derive(Serialize, Deserialize)]
+struct All<R> {
+    reports: R,
+}
+
 /// The JSON of several reports in one file.
 pub(crate) fn to_json_of_all(reports: &[Report]) -> serde_json::Result<String> {
-    #[derive(Serialize)]
-    struct All<'a> {
-        reports: &'a [Report],
-    }
     Ok(serde_json::to_string_pretty(&All { reports })? + "\n")
+}
+
+/// Reads the JSON of one report or of several.
+pub(crate) fn parse(text: &str) -> serde_json::Result<Vec<Report>> {
+    let one: serde_json::Result<Report> = serde_json::from_str(text);
+    match one {
+        Err(_) if serde_json::from_str::<All<Value>>(text).is_ok() => {
+            serde_json::from_str(text).map(|All { reports }| reports)
+        }
+        one => one.map(|report| vec![report]),
+    }
 }
 
 /// Writes rows, each with the result of its check.

@@ -113,20 +113,39 @@ impl Layout {
             (*column, before.max(column.width).max(column.title.len()).max(cell.chars().count()))
         };
         self.0 = shown.iter().zip(&cells).map(width).collect();
-        let titles = if is_new { self.line("#", shown.iter().map(|it| it.title)) } else { String::new() };
-        titles + &self.line(" ", cells.iter().map(String::as_str))
+        let line = |mark, cells: &[String]| {
+            let cells = self.0.iter().zip(cells);
+            let cells =
+                cells.map(|((column, width), cell)| (&cell[..], *width, WORDS.contains(&column.title)));
+            line([(mark, 1, true)].into_iter().chain(cells))
+        };
+        let titles: Vec<_> = shown.iter().map(|it| it.title.to_owned()).collect();
+        let titles = if is_new { line("#", &titles) } else { String::new() };
+        titles + &line(" ", &cells)
     }
+}
 
-    fn line<'a>(&self, mark: &str, cells: impl Iterator<Item = &'a str>) -> String {
-        let mut line = mark.to_owned();
-        for ((column, width), cell) in self.0.iter().zip(cells) {
-            line += &match WORDS.contains(&column.title) {
-                true => format!("  {cell:<width$}"),
-                false => format!("  {cell:>width$}"),
-            };
-        }
-        format!("{}\n", line.trim_end())
-    }
+/// Lays out lines of cells in columns, two spaces apart. A column is aligned to the left if it has words.
+pub(crate) fn grid(lines: &[Vec<String>], has_words: impl Fn(usize) -> bool) -> String {
+    let width = |n: usize| lines.iter().filter_map(|cells| Some(cells.get(n)?.chars().count())).max();
+    let widths: Vec<usize> = (0..).map_while(width).collect();
+    let cells = |cells: &Vec<String>| {
+        line(
+            cells.iter().zip(&widths).enumerate().map(|(n, (cell, width))| (&cell[..], *width, has_words(n))),
+        )
+    };
+    lines.iter().map(cells).collect()
+}
+
+/// A line of cells, each with its width; a cell of words is aligned to the left.
+fn line<'a>(cells: impl Iterator<Item = (&'a str, usize, bool)>) -> String {
+    let cells: Vec<_> = cells
+        .map(|(cell, width, is_words)| match is_words {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        })
+        .collect();
+    format!("{}\n", cells.join("  ").trim_end())
 }
 
 /// A column of the table.

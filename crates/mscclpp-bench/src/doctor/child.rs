@@ -3,22 +3,18 @@
 
 use std::{
     env,
-    io::{self, BufRead, BufReader, Write},
+    io::{self, Write},
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
-    thread,
+    sync::mpsc::RecvTimeoutError,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Examination,
-    finding::{Finding, Section},
-};
-use crate::{call::name_of, watchdog::ended};
+use super::finding::{Finding, Section};
+use crate::{call::name_of, lines::lines_of, watchdog::ended};
 
 /// The longest time for one step: the first call of a driver may start many devices.
 const STEP: Duration = Duration::from_secs(20);
@@ -51,11 +47,11 @@ impl Teller {
     }
 }
 
-/// Writes a line, and ends the process if nobody reads it any more.
+/// Writes a line, and ends the process if nobody reads it any more. The line break before it ends what a library has printed.
 fn say(line: &Line) {
     let Ok(text) = serde_json::to_string(line) else { return };
     let mut out = io::stdout().lock();
-    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+    if writeln!(out, "\n{text}").and_then(|()| out.flush()).is_err() {
         std::process::exit(1);
     }
 }
@@ -68,12 +64,11 @@ pub(super) fn serve(examine: impl FnOnce(&Teller)) {
     say(&Line::Done);
 }
 
-/// Starts the process of `examination`, and returns its findings.
-pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
-    let (_, section) = examination.parts();
+/// Starts the process that examines `section`, and returns its findings.
+pub(super) fn examine(section: Section) -> Vec<Finding> {
     let command = env::current_exe().map(|program| {
         let mut command = Command::new(program);
-        command.args(["doctor", "--examine", &name_of(examination)]);
+        command.args(["doctor", "--examine", &name_of(&section)]);
         command
     });
     run(
@@ -113,7 +108,8 @@ fn start(command: &mut Command) -> io::Result<Child> {
 
 /// Collects the process's findings, and one about how it ended if it did not complete.
 fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> Vec<Finding> {
-    let lines = lines_of(&mut child);
+    // Lines in another format come from libraries that print, and are skipped.
+    let lines = lines_of(child.stdout.take(), |line| serde_json::from_slice(&line).ok());
     let start = Instant::now();
     let (mut findings, mut trying) = (Vec::new(), "starting".to_owned());
     let failure = loop {
@@ -151,27 +147,11 @@ fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> 
     findings
 }
 
-/// Reads the process's lines. Lines in another format come from libraries that print, and are skipped.
-fn lines_of(child: &mut Child) -> Receiver<Line> {
-    let (sender, receiver) = mpsc::channel();
-    if let Some(output) = child.stdout.take() {
-        // The thread is not joined: a process that the examination started may keep the pipe open.
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if let Ok(line) = serde_json::from_str(&line)
-                    && sender.send(line).is_err()
-                {
-                    return;
-                }
-            }
-        });
-    }
-    receiver
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, thread};
+
+    use serde_json::json;
 
     use super::*;
     use crate::doctor::finding::Outcome;
@@ -198,10 +178,10 @@ mod tests {
 
     #[test]
     fn what_came_before_a_call_that_blocks_is_kept() {
-        let finding = Section::Rdma.ok("first", "works").fact("ports", 2);
+        let finding = Section::Rdma.ok("first", "works").facts(json!({"ports": 2}));
         let script = [
             line(&Line::Found(finding.clone())),
-            "echo a library says something".to_owned(),
+            r"echo a library says something; printf '\377\n'".to_owned(),
             line(&Line::Trying("opening mlx5_7".to_owned())),
             "exec sleep 60".to_owned(),
         ];

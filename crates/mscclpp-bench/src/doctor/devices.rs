@@ -2,6 +2,7 @@
 
 use mscclpp::{Gpu, Platform};
 use mscclpp_gpu::Error;
+use serde_json::json;
 
 use super::{
     child::Teller,
@@ -15,7 +16,7 @@ use super::{
 
 /// The most devices that are examined: the tables of more could not be read.
 const MOST: usize = 16;
-const NO_DEVICES: &str = "no device can be used; see Platforms";
+pub(super) const NO_DEVICES: &str = "no device can be used; see Platforms";
 
 /// Opens the first devices of the platform in use, and calls `failed` for those that cannot be opened.
 pub(super) fn open(teller: &Teller, mut failed: impl FnMut(usize, &Error)) -> Vec<Gpu> {
@@ -40,7 +41,7 @@ pub(super) fn examine(teller: &Teller) {
     let count = Platform::detect_or_sim().and_then(Platform::device_count).unwrap_or(0);
     if count > MOST {
         let text = format!("{count} devices; the first {MOST} are looked at");
-        teller.found(Devices.note("more", text).fact("devices", count));
+        teller.found(Devices.note("more", text).facts(json!({"devices": count})));
     }
     for gpu in &gpus {
         teller.trying(format!("asking {gpu} for its memory"));
@@ -79,17 +80,16 @@ fn describe(gpu: &Gpu) -> Finding {
         text += &format!(", PCI {address}");
         text += &p.numa_node.map_or(", NUMA node not known".to_owned(), |node| format!(", NUMA node {node}"));
     }
-    let uuid = p.uuid.map(|byte| format!("{byte:02x}")).concat();
-    Devices
-        .ok(item, text)
-        .fact("id", p.id)
-        .fact("platform", p.platform.to_string())
-        .fact("name", p.name.as_str())
-        .fact("uuid", uuid)
-        .fact("pci", p.pci_bus_id.clone())
-        .fact("numa_node", p.numa_node)
-        .fact("memory_bytes", memory.total)
-        .fact("free_bytes", memory.free)
-        .fact("compute_capability", p.compute_capability.map(|(major, minor)| format!("{major}.{minor}")))
-        .fact("multiprocessors", p.multiprocessors)
+    Devices.ok(item, text).facts(json!({
+        "id": p.id,
+        "platform": p.platform.to_string(),
+        "name": p.name,
+        "uuid": p.uuid.map(|byte| format!("{byte:02x}")).concat(),
+        "pci": p.pci_bus_id,
+        "numa_node": p.numa_node,
+        "memory_bytes": memory.total,
+        "free_bytes": memory.free,
+        "compute_capability": p.compute_capability.map(|(major, minor)| format!("{major}.{minor}")),
+        "multiprocessors": p.multiprocessors,
+    }))
 }

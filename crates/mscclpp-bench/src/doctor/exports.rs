@@ -4,6 +4,7 @@ use mscclpp::{
     DeviceBuffer, Gpu, Platform,
     memory::{ExportHandle, MemoryExport},
 };
+use serde_json::json;
 
 use super::{
     child::Teller,
@@ -22,7 +23,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     let tell = |kind: &str, result: Result<(), Failure>, is_needed: bool| {
         let (item, result) = (format!("{kind} of {id}"), result.map(|()| "works".to_owned()));
         let finding = SECTION.tried(item, result, is_needed, (kind, id));
-        teller.found(finding.fact("kind", kind).fact("device", id));
+        teller.found(finding.facts(json!({"kind": kind, "device": id})));
     };
     // Connections use legacy handles where there are no descriptors.
     let needs_files = !offers.ipc_handle;
@@ -40,7 +41,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     if offers.ipc_handle {
         let text = "the driver offers it; not tried";
         let finding = SECTION.note(format!("{LEGACY} of {id}"), text).at(LEGACY, id, "(ok)");
-        return teller.found(finding.fact("kind", LEGACY).fact("device", id));
+        return teller.found(finding.facts(json!({"kind": LEGACY, "device": id})));
     }
     let failure = match gpu.platform() {
         Platform::Sim => not_simulated(),

@@ -1,6 +1,6 @@
-//! A finding: one line of the text report, one object of the JSON.
+//! A finding: one line of the text report, one object of the JSON. And the report of all findings.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt::Display};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -47,45 +47,35 @@ impl Section {
         }
     }
 
-    fn found(self, item: impl Into<String>, outcome: Outcome) -> Finding {
-        Finding { section: Some(self), item: item.into(), outcome, facts: Map::new(), cell: None }
+    fn found(self, item: impl Display, outcome: Outcome) -> Finding {
+        Finding { section: Some(self), item: item.to_string(), outcome, facts: Map::new(), cell: None }
     }
 
-    pub(super) fn ok(self, item: impl Into<String>, text: impl Into<String>) -> Finding {
-        self.found(item, Outcome::Ok { text: text.into() })
+    pub(super) fn ok(self, item: impl Display, text: impl Display) -> Finding {
+        self.found(item, Outcome::Ok { text: text.to_string() })
     }
 
-    pub(super) fn note(self, item: impl Into<String>, text: impl Into<String>) -> Finding {
-        self.found(item, Outcome::Note { text: text.into() })
+    pub(super) fn note(self, item: impl Display, text: impl Display) -> Finding {
+        self.found(item, Outcome::Note { text: text.to_string() })
     }
 
-    pub(super) fn unavailable(
-        self,
-        item: impl Into<String>,
-        reason: impl fmt::Display,
-        remedy: impl Into<String>,
-    ) -> Finding {
+    pub(super) fn unavailable(self, item: impl Display, reason: impl Display, remedy: &str) -> Finding {
         self.failed(item, reason, remedy, false)
     }
 
-    pub(super) fn problem(
-        self,
-        item: impl Into<String>,
-        reason: impl fmt::Display,
-        remedy: impl Into<String>,
-    ) -> Finding {
+    pub(super) fn problem(self, item: impl Display, reason: impl Display, remedy: &str) -> Finding {
         self.failed(item, reason, remedy, true)
     }
 
     /// Makes a finding of a failure, which is a problem if `is_needed`.
     pub(super) fn failed(
         self,
-        item: impl Into<String>,
-        reason: impl fmt::Display,
-        remedy: impl Into<String>,
+        item: impl Display,
+        reason: impl Display,
+        remedy: &str,
         is_needed: bool,
     ) -> Finding {
-        let (reason, remedy) = (reason.to_string(), remedy.into());
+        let (reason, remedy) = (reason.to_string(), remedy.to_owned());
         let outcome = match is_needed {
             true => Outcome::Problem { reason, remedy },
             false => Outcome::Unavailable { reason, remedy },
@@ -143,7 +133,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    pub(super) fn new(reason: impl fmt::Display, remedy: &'static str) -> Self {
+    pub(super) fn new(reason: impl Display, remedy: &'static str) -> Self {
         Self { reason: reason.to_string(), remedy }
     }
 }
@@ -175,19 +165,48 @@ pub(super) struct Cell {
 }
 
 impl Finding {
-    /// Adds a fact to the finding.
-    pub(super) fn fact(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.facts.insert(key.to_owned(), value.into());
+    /// Adds the facts of a JSON object to the finding.
+    pub(super) fn facts(mut self, facts: Value) -> Self {
+        if let Value::Object(facts) = facts {
+            self.facts.extend(facts);
+        }
         self
     }
 
     /// Puts the finding into a cell of the section's table.
-    pub(super) fn at(mut self, row: impl Into<String>, column: usize, text: impl Into<String>) -> Self {
-        self.cell = Some(Cell { row: row.into(), column, text: text.into() });
+    pub(super) fn at(mut self, row: impl Display, column: usize, text: impl Display) -> Self {
+        self.cell = Some(Cell { row: row.to_string(), column, text: text.to_string() });
         self
     }
+}
 
-    pub(super) fn is_problem(&self) -> bool {
-        matches!(self.outcome, Outcome::Problem { .. })
+/// All findings, by section and in order, as the JSON has them. Its keys do not change; more may be added.
+#[derive(Serialize)]
+pub(super) struct Report {
+    version: &'static str,
+    /// The number of problems.
+    pub(super) problems: usize,
+    pub(super) sections: BTreeMap<Section, Vec<Finding>>,
+}
+
+impl Report {
+    /// Makes a report with these sections. Every section exists, so that readers of the JSON need not check.
+    pub(super) fn of(sections: impl IntoIterator<Item = Section>, findings: Vec<Finding>) -> Self {
+        let is_problem = |it: &&Finding| matches!(it.outcome, Outcome::Problem { .. });
+        let problems = findings.iter().filter(is_problem).count();
+        let mut sections: BTreeMap<_, Vec<_>> = sections.into_iter().map(|it| (it, Vec::new())).collect();
+        for mut finding in findings {
+            // The key of the map now says the section.
+            if let Some(section) = finding.section.take() {
+                sections.entry(section).or_default().push(finding);
+            }
+        }
+        Self { version: env!("CARGO_PKG_VERSION"), problems, sections }
+    }
+
+    pub(super) fn into_json(mut self) -> serde_json::Result<String> {
+        // The place in a table concerns only the text report.
+        self.sections.values_mut().flatten().for_each(|finding| finding.cell = None);
+        Ok(serde_json::to_string_pretty(&self)? + "\n")
     }
 }

@@ -2,6 +2,7 @@
 //! tests whether an adapter accepts that dmabuf.
 
 use mscclpp::{Gpu, Platform, gpu::WritesOrdering};
+use serde_json::json;
 
 use super::{
     child::Teller,
@@ -35,7 +36,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     ] {
         let (item, result) = (format!("{way} of {id}"), result.map(|()| "works".to_owned()));
         let finding = SECTION.tried(item, result, false, (way, id));
-        teller.found(finding.fact("way", way).fact("device", id));
+        teller.found(finding.facts(json!({"way": way, "device": id})));
     }
     let ordering = match direct.writes_ordering {
         WritesOrdering::None => "none",
@@ -44,7 +45,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     };
     let text = format!("writes of adapters are seen in order by: {ordering}");
     let finding = SECTION.note(format!("ordering of {id}"), text).at("ordering", id, ordering);
-    teller.found(finding.fact("way", "ordering").fact("device", id).fact("ordering", ordering));
+    teller.found(finding.facts(json!({"way": "ordering", "device": id, "ordering": ordering})));
 }
 
 fn as_said(works: bool, reason: &str, remedy: &'static str) -> Result<(), Failure> {

@@ -4,6 +4,7 @@ use rustix::{
     fs::statvfs,
     process::{Resource, getrlimit},
 };
+use serde_json::json;
 
 use super::{child::Teller, finding::Finding, finding::Section::Limits as SECTION};
 
@@ -21,36 +22,30 @@ pub(super) fn examine(teller: &Teller) {
 }
 
 fn locked_memory(limit: Option<u64>) -> Finding {
-    let item = "locked memory";
-    match limit {
-        Some(bytes) if bytes < FEW_BYTES => {
-            let reason = format!(
-                "{} KiB at most: more than that can be pinned or registered with adapters only by root",
-                bytes >> 10
-            );
-            let remedy =
-                "raise it: `ulimit -l unlimited`, LimitMEMLOCK of systemd, --ulimit memlock=-1 of docker";
-            SECTION.unavailable(item, reason, remedy)
-        }
-        Some(bytes) => SECTION.ok(item, format!("{} MiB at most", bytes >> 20)),
-        None => SECTION.ok(item, "no limit"),
-    }
-    .fact("bytes", limit)
+    let is_low = limit.is_some_and(|bytes| bytes < FEW_BYTES);
+    let shown = limit.map(|bytes| match is_low {
+        true => format!("{} KiB", bytes >> 10),
+        false => format!("{} MiB", bytes >> 20),
+    });
+    let why = "more than that can be pinned or registered with adapters only by root";
+    let remedy = "raise it: `ulimit -l unlimited`, LimitMEMLOCK of systemd, --ulimit memlock=-1 of docker";
+    judge("locked memory", shown, is_low, why, remedy).facts(json!({"bytes": limit}))
 }
 
 fn descriptors(limit: Option<u64>) -> Finding {
-    let item = "open descriptors";
+    let is_low = limit.is_some_and(|count| count < FEW_DESCRIPTORS);
+    let why = "connections, and buffers of simulated devices, take one or more each";
+    let remedy = "raise it: `ulimit -n 65536`, LimitNOFILE of systemd";
+    let shown = limit.map(|count| count.to_string());
+    judge("open descriptors", shown, is_low, why, remedy).facts(json!({"count": limit}))
+}
+
+fn judge(item: &str, limit: Option<String>, is_low: bool, why: &str, remedy: &str) -> Finding {
     match limit {
-        Some(count) if count < FEW_DESCRIPTORS => {
-            let reason = format!(
-                "{count} at most: connections, and buffers of simulated devices, take one or more each"
-            );
-            SECTION.unavailable(item, reason, "raise it: `ulimit -n 65536`, LimitNOFILE of systemd")
-        }
-        Some(count) => SECTION.ok(item, format!("{count} at most")),
+        Some(limit) if is_low => SECTION.unavailable(item, format!("{limit} at most: {why}"), remedy),
+        Some(limit) => SECTION.ok(item, format!("{limit} at most")),
         None => SECTION.ok(item, "no limit"),
     }
-    .fact("count", limit)
 }
 
 /// Examines /dev/shm. This library does not use it; other libraries of the same job do.
@@ -65,7 +60,7 @@ fn shared_memory() -> Finding {
                 free >> 20,
                 size >> 20
             );
-            SECTION.note(item, text).fact("bytes", size).fact("free_bytes", free)
+            SECTION.note(item, text).facts(json!({"bytes": size, "free_bytes": free}))
         }
         Err(error) => {
             let remedy = "none is needed by this library; NCCL and PyTorch want it (docker: --shm-size)";

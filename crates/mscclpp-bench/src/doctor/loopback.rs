@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use mscclpp::{Context, Device, EndpointConfig, Gpu, Platform, Report, Transport};
 use mscclpp_ib::InfiniBand;
+use serde_json::json;
 
 use super::{
     child::Teller,
@@ -32,7 +33,7 @@ pub(super) fn examine(teller: &Teller) {
     };
     let gpus = devices::open(teller, |_, _| {});
     let Some(first) = gpus.first() else {
-        return teller.found(SECTION.note("none", "no device can be used; see Platforms"));
+        return teller.found(SECTION.note("none", devices::NO_DEVICES));
     };
     let context = Context::builder().provider(infiniband).platform(first.platform()).build();
     let start = Instant::now();
@@ -48,17 +49,11 @@ pub(super) fn examine(teller: &Teller) {
             let item = format!("{transport} with {column}");
             let result = put(&context, transport, gpu)
                 .map(|took| format!("data is right, after {} us", took.as_micros()));
-            let is_right = result.is_ok();
-            let mut finding = SECTION.tried(item, result, true, (&row, column));
-            if is_right {
-                finding = finding.fact("bytes", BYTES);
+            let mut facts = json!({"transport": transport.to_string(), "device": name, "gpu": column});
+            if result.is_ok() {
+                facts["bytes"] = BYTES.into();
             }
-            teller.found(
-                finding
-                    .fact("transport", transport.to_string())
-                    .fact("device", name.as_str())
-                    .fact("gpu", column),
-            );
+            teller.found(SECTION.tried(item, result, true, (&row, column)).facts(facts));
         }
     }
 }

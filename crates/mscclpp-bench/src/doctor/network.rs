@@ -3,6 +3,7 @@
 use mscclpp::Rendezvous;
 use mscclpp::errors::BootstrapError;
 use mscclpp_net::{env::Env, interface};
+use serde_json::json;
 
 use super::{
     child::Teller,
@@ -54,14 +55,12 @@ fn interfaces(teller: &Teller) {
     }
     for (place, ip) in offered.iter().enumerate() {
         let name = all.iter().find(|i| i.ip == *ip).map_or("?", |i| i.name.as_str());
-        let finding = Network.ok(
-            format!("{name} {ip}"),
-            match place {
-                0 => format!("offered first; {FIREWALL}"),
-                _ => "offered".to_owned(),
-            },
-        );
-        teller.found(finding.fact("interface", name).fact("ip", ip.to_string()).fact("offered", place));
+        let text = match place {
+            0 => format!("offered first; {FIREWALL}"),
+            _ => "offered".to_owned(),
+        };
+        let facts = json!({"interface": name, "ip": ip.to_string(), "offered": place});
+        teller.found(Network.ok(format!("{name} {ip}"), text).facts(facts));
     }
     for left_out in all.iter().filter(|i| !offered.contains(&i.ip)) {
         let text = match (&env.interface, env.family) {
@@ -73,14 +72,9 @@ fn interfaces(teller: &Teller) {
             }
             _ => "not offered: the address is valid only together with its interface".to_owned(),
         };
-        let item = format!("{} {}", left_out.name, left_out.ip);
-        let finding = Network.note(item, text);
-        teller.found(
-            finding
-                .fact("interface", left_out.name.as_str())
-                .fact("ip", left_out.ip.to_string())
-                .fact("offered", None::<usize>),
-        );
+        let (name, ip) = (&left_out.name, left_out.ip.to_string());
+        let facts = json!({"interface": name, "ip": ip, "offered": null});
+        teller.found(Network.note(format!("{name} {ip}"), text).facts(facts));
     }
 }
 
@@ -90,20 +84,20 @@ fn launcher(teller: &Teller) {
         Ok(job) => {
             let of = job.job.as_deref().unwrap_or("a job without an id");
             let text = format!("rank {} of {}, rank 0 at {}, {of}", job.rank, job.n_ranks, job.address);
-            Launcher
-                .ok(item, text)
-                .fact("rank", job.rank)
-                .fact("n_ranks", job.n_ranks)
-                .fact("address", job.address.as_str())
-                .fact("job", job.job.clone())
-                .fact("local_rank", job.local_rank)
+            Launcher.ok(item, text).facts(json!({
+                "rank": job.rank,
+                "n_ranks": job.n_ranks,
+                "address": job.address,
+                "job": job.job,
+                "local_rank": job.local_rank,
+            }))
         }
         Err(BootstrapError::NotLaunched) => {
-            Launcher.note(item, "no launcher has started this process").fact("rank", None::<usize>)
+            Launcher.note(item, "no launcher has started this process").facts(json!({"rank": null}))
         }
         Err(error) => {
             let remedy = "start this program by the launcher, or unset the launcher's variables";
-            Launcher.problem(item, mscclpp::Report(&error), remedy).fact("rank", None::<usize>)
+            Launcher.problem(item, mscclpp::Report(&error), remedy).facts(json!({"rank": null}))
         }
     });
 }

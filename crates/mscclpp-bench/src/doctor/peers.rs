@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mscclpp::{DeviceBuffer, Gpu, Platform, Stream};
+use serde_json::json;
 
 use super::{child::Teller, devices, finding::Finding, finding::Section, finding::Section::Peers as SECTION};
 
@@ -47,8 +48,7 @@ pub(super) fn examine(teller: &Teller) {
                 continue;
             }
             teller.trying(format!("copying from {} to {}", from.gpu, to.gpu));
-            let finding = pair(from, to);
-            teller.found(finding.fact("from", from.gpu.id()).fact("to", to.gpu.id()));
+            teller.found(pair(from, to).facts(json!({"from": from.gpu.id(), "to": to.gpu.id()})));
         }
     }
 }
@@ -77,35 +77,30 @@ fn pattern(id: usize) -> Vec<u8> {
 fn pair(from: &Side<'_>, to: &Side<'_>) -> Finding {
     let (row, column) = (from.gpu.id().to_string(), to.gpu.id());
     let item = format!("{row} to {column}");
-    let no = |reason: String, remedy: &str| {
-        SECTION.unavailable(item.clone(), reason, remedy).at(row.clone(), column, "--")
-    };
-    let wrong = |reason: String| {
-        let remedy =
-            "do not use this pair; see dmesg for errors of NVLink, PCIe or the IOMMU, and switch off ACS";
-        SECTION.problem(item.clone(), reason, remedy).at(row.clone(), column, "!!").fact("reachable", true)
-    };
     let access = match from.gpu.peer_access(to.gpu) {
-        Ok(access) => access,
-        Err(error) => return wrong(error.to_string()),
-    };
-    if !access.reachable {
-        let remedy = "see `nvidia-smi topo -p2p r`; connect such pairs by InfiniBand or Ethernet";
-        return no(from.gpu.platform().why_no_peer_access().to_owned(), remedy).fact("reachable", false);
-    }
-    match copies(from, to) {
-        Ok(gb_per_s) => {
-            let digits = usize::from(gb_per_s < 100.0);
-            let mark = if access.native_atomics { "" } else { "~" };
-            let atomics = if access.native_atomics { "with atomics" } else { "no atomics" };
-            SECTION
-                .ok(item, format!("{gb_per_s:.digits$} GB/s, {atomics}"))
-                .at(row, column, format!("{gb_per_s:.digits$}{mark}"))
-                .fact("reachable", true)
-                .fact("native_atomics", access.native_atomics)
-                .fact("gb_per_s", gb_per_s)
+        Ok(access) if !access.reachable => {
+            let reason = from.gpu.platform().why_no_peer_access();
+            let remedy = "see `nvidia-smi topo -p2p r`; connect such pairs by InfiniBand or Ethernet";
+            let finding = SECTION.unavailable(item, reason, remedy).at(row, column, "--");
+            return finding.facts(json!({"reachable": false}));
         }
-        Err(reason) => wrong(reason),
+        access => access.map_err(|error| error.to_string()),
+    };
+    match access.and_then(|access| Ok((access.native_atomics, copies(from, to)?))) {
+        Ok((native_atomics, gb_per_s)) => {
+            let digits = usize::from(gb_per_s < 100.0);
+            let (mark, atomics) = if native_atomics { ("", "with atomics") } else { ("~", "no atomics") };
+            let finding = SECTION.ok(item, format!("{gb_per_s:.digits$} GB/s, {atomics}"));
+            finding
+                .at(row, column, format!("{gb_per_s:.digits$}{mark}"))
+                .facts(json!({"reachable": true, "native_atomics": native_atomics, "gb_per_s": gb_per_s}))
+        }
+        Err(reason) => {
+            let remedy =
+                "do not use this pair; see dmesg for errors of NVLink, PCIe or the IOMMU, and switch off ACS";
+            let finding = SECTION.problem(item, reason, remedy).at(row, column, "!!");
+            finding.facts(json!({"reachable": true}))
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use mscclpp::Platform;
 use mscclpp_gpu::Error;
+use serde_json::json;
 
 use super::{child::Teller, finding::Finding, finding::Section::Platform as SECTION};
 
@@ -27,20 +28,18 @@ pub(super) fn examine(teller: &Teller) {
                 missing(platform, &error, is_asked_for)
             }
         };
-        teller.found(finding.fact("chosen", is_chosen));
+        teller.found(finding.facts(json!({"chosen": is_chosen})));
     }
 }
 
 fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
-    let devices = match (platform, count) {
-        (Platform::Sim, 1) => "1 device, simulated on the CPU".to_owned(),
-        (Platform::Sim, _) => format!("{count} devices, simulated on the CPU"),
-        (Platform::Hip, _) => {
-            format!("{count} devices. No AMD GPU has run this platform; see the page on AMD GPUs")
-        }
-        (_, 1) => "1 device".to_owned(),
-        _ => format!("{count} devices"),
-    };
+    let devices = if count == 1 { "1 device".to_owned() } else { format!("{count} devices") };
+    let devices = devices
+        + match platform {
+            Platform::Sim => ", simulated on the CPU",
+            Platform::Hip => ". No AMD GPU has run this platform; see the page on AMD GPUs",
+            _ => "",
+        };
     let item = platform.to_string();
     let finding = match (is_chosen, platform) {
         (true, Platform::Sim) => SECTION.ok(
@@ -53,7 +52,7 @@ fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
         (true, _) => SECTION.ok(item, format!("{devices}; used here")),
         (false, _) => SECTION.note(item, format!("{devices}, with MSCCLPP_PLATFORM={platform}")),
     };
-    finding.fact("devices", count)
+    finding.facts(json!({"devices": count}))
 }
 
 /// The finding for a platform without devices. `is_asked_for`: whether a variable or this machine's hardware needs it.
@@ -69,5 +68,5 @@ fn missing(platform: Platform, error: &Error, is_asked_for: bool) -> Finding {
     };
     // Simulated devices are missing only if a variable is malformed.
     let is_needed = is_asked_for || platform == Platform::Sim;
-    SECTION.failed(platform.to_string(), reason, remedy, is_needed).fact("devices", 0)
+    SECTION.failed(platform.to_string(), reason, remedy, is_needed).facts(json!({"devices": 0}))
 }

@@ -1,8 +1,9 @@
 //! The verbs library, the devices that it knows, their ports and GIDs, and which of these would be used.
 
 use mscclpp_ib::{DeviceDetails, DeviceReport, InfiniBand, Inventory};
+use serde_json::json;
 
-use super::{child::Teller, devices, finding::Finding, finding::Section::Rdma as SECTION};
+use super::{child::Teller, devices, finding::Section::Rdma as SECTION};
 
 const DEVICES: &str = "MSCCLPP_HCA_DEVICES";
 const NOT_THERE: &str =
@@ -38,9 +39,8 @@ pub(super) fn examine(teller: &Teller) {
 
 fn library(teller: &Teller, inventory: &Inventory) {
     let text = format!("{}, {} devices", inventory.library, inventory.devices.len());
-    let finding = SECTION.ok("libibverbs", text);
-    teller
-        .found(finding.fact("library", inventory.library.as_str()).fact("devices", inventory.devices.len()));
+    let facts = json!({"library": inventory.library, "devices": inventory.devices.len()});
+    teller.found(SECTION.ok("libibverbs", text).facts(facts));
     for (i, missing) in inventory.missing.iter().enumerate() {
         let remedy = "install a newer rdma-core; until then an older function is used where there is one";
         teller.found(SECTION.unavailable(format!("missing function {}", i + 1), missing, remedy));
@@ -68,25 +68,19 @@ fn choice(teller: &Teller, infiniband: &InfiniBand, found: Option<usize>, is_ask
             (Vec::new(), SECTION.failed(item, reason, remedy, is_asked_for || is_malformed))
         }
     };
-    teller.found(finding.fact("devices", names));
+    teller.found(finding.facts(json!({"devices": names})));
 }
 
 fn report(teller: &Teller, device: &DeviceReport) {
     let name = device.name.as_str();
     let transport = device.transport.map(|transport| transport.to_string());
     let place = device.pci.as_ref().map_or("in software".to_owned(), |pci| format!("PCI {pci}"));
-    let with_facts = |finding: Finding| {
-        finding
-            .fact("device", name)
-            .fact("pci", device.pci.clone())
-            .fact("transport", transport.clone())
-            .fact("why", device.why.as_str())
-    };
+    let facts = json!({"device": name, "pci": device.pci, "transport": transport, "why": device.why});
     let details = match &device.details {
         Ok(details) => details,
         Err(reason) => {
             let remedy = "give this user /dev/infiniband (docker: --device /dev/infiniband), and see dmesg";
-            return teller.found(with_facts(SECTION.unavailable(name, reason, remedy)));
+            return teller.found(SECTION.unavailable(name, reason, remedy).facts(facts));
         }
     };
     let atomics =
@@ -102,7 +96,7 @@ fn report(teller: &Teller, device: &DeviceReport) {
         }
         (None, _) => SECTION.note(name, format!("not chosen: {}; {place}, {atomics}", device.why)),
     };
-    teller.found(with_facts(finding).fact("atomics", details.atomics));
+    teller.found(finding.facts(facts).facts(json!({"atomics": details.atomics})));
     ports(teller, name, details, transport.is_some());
 }
 
@@ -115,7 +109,7 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
             Ok(port) => port,
             Err(reason) => {
                 let remedy = "see dmesg for what the driver says";
-                teller.found(SECTION.unavailable(item, reason, remedy).fact("device", name));
+                teller.found(SECTION.unavailable(item, reason, remedy).facts(json!({"device": name})));
                 continue;
             }
         };
@@ -124,26 +118,25 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
         let layer = if port.is_ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
         let text = format!("{}, {layer}, MTU {}", port.state, port.mtu);
         let finding = match (port.is_active, used) {
-            (true, Some(used)) if is_chosen => {
-                SECTION.ok(item, format!("{text}; chosen with GID {}: {}", used.gid_index, used.why))
-            }
             (true, Some(used)) => {
-                let text =
-                    format!("{text}; if the device were chosen, with GID {}: {}", used.gid_index, used.why);
-                SECTION.note(item, text)
+                let gid = format!("with GID {}: {}", used.gid_index, used.why);
+                match is_chosen {
+                    true => SECTION.ok(item, format!("{text}; chosen {gid}")),
+                    false => SECTION.note(item, format!("{text}; if the device were chosen, {gid}")),
+                }
             }
             (true, None) => SECTION.note(item, format!("{text}; not chosen")),
             (false, _) => SECTION.unavailable(item, text, NO_PORT),
         };
-        let with_port = |finding: Finding| finding.fact("device", name).fact("port", port.number);
-        teller.found(
-            with_port(finding)
-                .fact("active", port.is_active)
-                .fact("state", port.state.as_str())
-                .fact("link_layer", if port.is_ethernet { "ethernet" } else { "infiniband" })
-                .fact("mtu", port.mtu)
-                .fact("chosen_gid", chosen_gid),
-        );
+        teller.found(finding.facts(json!({
+            "device": name,
+            "port": port.number,
+            "active": port.is_active,
+            "state": port.state,
+            "link_layer": if port.is_ethernet { "ethernet" } else { "infiniband" },
+            "mtu": port.mtu,
+            "chosen_gid": chosen_gid,
+        })));
         for gid in &port.gids {
             let is_chosen = chosen_gid == Some(gid.index);
             let chosen = if is_chosen { ", chosen" } else { "" };
@@ -153,13 +146,14 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
             };
             let text = format!("{} ({}){elsewhere}{chosen}", gid.gid, gid.kind);
             let item = format!("{name}/{} GID {}", port.number, gid.index);
-            teller.found(
-                with_port(SECTION.note(item, text))
-                    .fact("index", gid.index)
-                    .fact("gid", gid.gid.to_string())
-                    .fact("kind", gid.kind.as_str())
-                    .fact("chosen", is_chosen),
-            );
+            teller.found(SECTION.note(item, text).facts(json!({
+                "device": name,
+                "port": port.number,
+                "index": gid.index,
+                "gid": gid.gid.to_string(),
+                "kind": gid.kind,
+                "chosen": is_chosen,
+            })));
         }
     }
 }
@@ -173,12 +167,8 @@ fn nearest(teller: &Teller, infiniband: &InfiniBand) {
     }
     for gpu in &gpus {
         let transport = infiniband.nearest_ib(gpu).map(|transport| transport.to_string());
-        let text = transport.clone().unwrap_or("not known".to_owned());
-        teller.found(
-            SECTION
-                .note(format!("nearest to {} {}", gpu.platform(), gpu.id()), text)
-                .fact("gpu", gpu.id())
-                .fact("transport", transport),
-        );
+        let item = format!("nearest to {} {}", gpu.platform(), gpu.id());
+        let finding = SECTION.note(item, transport.as_deref().unwrap_or("not known"));
+        teller.found(finding.facts(json!({"gpu": gpu.id(), "transport": transport})));
     }
 }

@@ -2,13 +2,8 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use comfy_table::{CellAlignment, ColumnConstraint, Table, Width, presets};
-
-use super::{
-    finding::{Cell, Finding, Outcome},
-    report::Report,
-};
-use crate::table::wrapped;
+use super::finding::{Cell, Finding, Outcome, Report};
+use crate::table::{grid, wrapped};
 
 const COLUMNS: usize = 100;
 /// The width of the widest item with which others are aligned.
@@ -20,7 +15,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "mscclpp {}: what this machine can do", env!("CARGO_PKG_VERSION"))?;
         writeln!(f, "ok: works   --: does not, and nothing here needs it   !!: does not, and is needed")?;
-        for (section, findings) in self.sections() {
+        for (section, findings) in &self.sections {
             writeln!(f, "\n{}", section.title())?;
             if findings.is_empty() {
                 writeln!(f, "      nothing to look at")?;
@@ -33,10 +28,10 @@ impl fmt::Display for Report {
                 write_line(f, item, outcome, width)?;
             }
         }
-        match self.problems().as_slice() {
-            [] => writeln!(f, "\nNo problems."),
-            [_] => writeln!(f, "\n1 problem, marked !! above."),
-            many => writeln!(f, "\n{} problems, marked !! above.", many.len()),
+        match self.problems {
+            0 => writeln!(f, "\nNo problems."),
+            1 => writeln!(f, "\n1 problem, marked !! above."),
+            many => writeln!(f, "\n{many} problems, marked !! above."),
         }
     }
 }
@@ -49,26 +44,17 @@ fn write_table(f: &mut fmt::Formatter<'_>, findings: &[Finding]) -> fmt::Result 
     // Rows are in the order of their first cells.
     let mut rows: Vec<&str> = Vec::new();
     cells.iter().for_each(|cell| rows.extend(Some(&*cell.row).filter(|row| !rows.contains(row))));
-    let mut table = Table::new();
-    let titles = columns.iter().map(ToString::to_string);
-    table.load_style(presets::NOTHING).add_row([String::new()].into_iter().chain(titles));
+    let width = widest.max(2);
+    let titles = columns.iter().map(|column| format!("{column:>width$}"));
+    let mut lines: Vec<Vec<_>> = vec![[" ".repeat(STATUS)].into_iter().chain(titles).collect()];
     for row in rows {
         let text = |column: &usize| {
             let cell = cells.iter().find(|cell| cell.row == row && cell.column == *column);
-            cell.map_or("", |cell| &cell.text)
+            format!("{:>width$}", cell.map_or("", |cell| &cell.text))
         };
-        table.add_row([row].into_iter().chain(columns.iter().map(text)));
+        lines.push([" ".repeat(STATUS) + row].into_iter().chain(columns.iter().map(text)).collect());
     }
-    let width = Width::Fixed(widest.max(2) as u16 + 2);
-    for (n, column) in table.column_iter_mut().enumerate() {
-        if n == 0 {
-            column.set_padding((STATUS as u16, 0));
-        } else {
-            column.set_padding((2, 0)).set_constraint(ColumnConstraint::LowerBoundary(width));
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    writeln!(f, "{}", table.trim_fmt())
+    f.write_str(&grid(&lines, |n| n == 0))
 }
 
 /// The findings that get lines of their own: those in no table, and failures in a table, with equal ones together.
@@ -126,11 +112,14 @@ mod tests {
     #[test]
     fn lines_are_aligned_and_wrapped() {
         let long = "word ".repeat(40);
-        let report = Report::of(vec![
-            Limits.ok("short", "fine"),
-            Limits.unavailable("longer item", long, "do this"),
-            Limits.problem("an item that is longer than all others", "bad", "do that"),
-        ]);
+        let report = Report::of(
+            [],
+            vec![
+                Limits.ok("short", "fine"),
+                Limits.unavailable("longer item", long, "do this"),
+                Limits.problem("an item that is longer than all others", "bad", "do that"),
+            ],
+        );
         let text = report.to_string();
         assert!(text.contains("\n  ok  short        fine\n"), "{text}");
         assert!(text.contains("\n  --  longer item  word word"), "{text}");
@@ -149,12 +138,15 @@ mod tests {
             let item = format!("{from} to {to}");
             Peers.unavailable(item, "no peer access", "none").at(from.to_string(), to, "--")
         };
-        let report = Report::of(vec![
-            Peers.ok("0 to 1", "390 GB/s").at("0", 1, "390"),
-            refused(1, 0),
-            refused(2, 0),
-            Rdma.note("outside", "text"),
-        ]);
+        let report = Report::of(
+            [],
+            vec![
+                Peers.ok("0 to 1", "390 GB/s").at("0", 1, "390"),
+                refused(1, 0),
+                refused(2, 0),
+                Rdma.note("outside", "text"),
+            ],
+        );
         let text = report.to_string();
         assert!(
             text.contains("\n           0    1\n      0       390\n      1   --\n      2   --\n"),

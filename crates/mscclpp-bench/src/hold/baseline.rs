@@ -1,62 +1,42 @@
 //! A file of results to compare with.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
+use std::{fs, path::Path};
+
+use super::commands::{Command, Side};
+use crate::{
+    Result, call,
+    report::{self, Report},
 };
 
-use serde_json::Value;
-
-use super::commands::Command;
-use crate::{Result, call, report::Report};
-
-pub(super) struct Baseline {
-    path: PathBuf,
-    /// The reports. Several of one command are its turns.
-    reports: Vec<Report>,
+/// Reads a file that `hold --write` or a workload's `--json` has written, or that somebody wrote with the baselines and goals of
+/// rows. Returns the commands that were run, in the order of the file, with their figures.
+///
+/// # Errors
+/// If the file is not one of these, or has nothing that could be measured again: a command that is not recorded, or that this
+/// program does not have; results that were wrong.
+pub(super) fn read(path: &Path) -> Result<Vec<Command>> {
+    let text = fs::read_to_string(path).map_err(|error| format!("reading {}: {error}", path.display()))?;
+    commands(&text).map_err(|problem| format!("{}: {problem}", path.display()).into())
 }
 
-impl Baseline {
-    /// Reads a file that `hold --write` or a workload's `--json` has written, or that somebody wrote with the baselines and goals
-    /// of rows.
-    ///
-    /// # Errors
-    /// If the file is not one of these, or has nothing that could be measured again.
-    pub(super) fn read(path: &Path) -> Result<Self> {
-        let text =
-            fs::read_to_string(path).map_err(|error| format!("reading {}: {error}", path.display()))?;
-        let reports = parse(&text).map_err(|problem| format!("{}: {problem}", path.display()))?;
-        Ok(Self { path: path.to_owned(), reports })
+fn commands(text: &str) -> Result<Vec<Command>> {
+    let reports =
+        report::parse(text).map_err(|error| format!("this is no result file of this program ({error})"))?;
+    if reports.is_empty() {
+        return Err("there is no result in it".into());
     }
-
-    /// The commands that were run, in the order of the file, with their figures.
-    ///
-    /// # Errors
-    /// A command that is not recorded, or that this program does not have; results that were wrong.
-    pub(super) fn commands(self) -> Result<Vec<Command>> {
-        let mut commands: Vec<Command> = Vec::new();
-        for report in self.reports {
-            require_good(&report).map_err(|problem| format!("{}: {problem}", self.path.display()))?;
-            match commands.iter_mut().find(|command| command.arguments == report.arguments) {
-                Some(command) => command.old.push(report),
-                None => commands.push(Command::of_old(report)),
-            }
-        }
-        Ok(commands)
+    let mut commands: Vec<Command> = Vec::new();
+    for report in reports {
+        require_good(&report)?;
+        // Several reports of one command are its turns.
+        let known = commands.iter().position(|command| command.arguments == report.arguments);
+        let at = known.unwrap_or_else(|| {
+            commands.push(Command::new(report.arguments.clone(), |_| true));
+            commands.len() - 1
+        });
+        commands[at].take(report, Side::Old)?;
     }
-}
-
-fn parse(text: &str) -> Result<Vec<Report>, String> {
-    let not_one = |error| format!("this is no result file of this program ({error})");
-    let value: Value = serde_json::from_str(text).map_err(not_one)?;
-    let reports = match value.get("reports") {
-        Some(reports) => serde_json::from_value(reports.clone()),
-        None => serde_json::from_value(value).map(|report| vec![report]),
-    };
-    match reports.map_err(not_one)? {
-        reports if reports.is_empty() => Err("there is no result in it".to_owned()),
-        reports => Ok(reports),
-    }
+    Ok(commands)
 }
 
 fn require_good(report: &Report) -> Result<(), String> {

@@ -1,43 +1,33 @@
 //! The part of a row that is compared.
 
-use crate::report::{Row, SizeOf, Times};
+use crate::report::{Row, Times};
 
-/// The properties by which a row is found again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Key {
-    workload: String,
-    /// The row's variant; none if the library chose it, because another selection does not make another row. In a file that
-    /// somebody wrote, such a row has no variant.
-    variant: Option<String>,
-    size: u64,
-    size_of: SizeOf,
-    /// The number of the row among those with equal properties, from 0.
-    nth: usize,
-}
+/// The properties by which a row is found again: its name, and its number among the rows of that name, from 0. The name has no
+/// variant if the library chose it, because another selection does not make another row. In a file that somebody wrote, such a
+/// row has no variant.
+pub(super) type Key = (String, usize);
 
 /// The keys of `rows`, each with its row.
 pub(super) fn keys(rows: &[Row]) -> Vec<(Key, &Row)> {
     let mut keys: Vec<(Key, &Row)> = Vec::new();
     for row in rows {
-        let is_chosen = row.blocks.is_some() || row.variant.is_empty();
-        let variant = (!is_chosen).then(|| row.variant.clone());
-        let mut key =
-            Key { workload: row.workload.clone(), variant, size: row.size, size_of: row.size_of, nth: 0 };
-        while keys.iter().any(|(other, _)| *other == key) {
-            key.nth += 1;
-        }
-        keys.push((key, row));
+        let variant = if row.blocks.is_some() { "" } else { &row.variant };
+        let name = format!("{} {variant}, {}", row.workload, row.size_of.show(row.size));
+        let nth = keys.iter().filter(|((other, _), _)| *other == name).count();
+        keys.push(((name, nth), row));
     }
     keys
 }
 
-/// Workloads that measure something else for comparison in the same run. The compared figure of their rows is the ratio of
-/// the library's time to the other's.
-const BESIDE_ANOTHER: [&str; 3] = ["ethernet-bw", "ib-bw", "ib-lat"];
+/// Whether the row's workload measures something else for comparison in the same run. The compared figure of its rows is the
+/// ratio of the library's time to the other's.
+pub(super) fn is_beside_another(row: &Row) -> bool {
+    ["ethernet-bw", "ib-bw", "ib-lat"].contains(&&*row.workload)
+}
 
 /// Whether a row measures this library, and not something to compare it with.
 pub(super) fn is_held(row: &Row) -> bool {
-    let is_other = BESIDE_ANOTHER.contains(&row.workload.as_str()) && row.baseline.is_none();
+    let is_other = is_beside_another(row) && row.baseline.is_none() && !row.is_given();
     !is_other && !row.variant.starts_with("bare")
 }
 
@@ -47,14 +37,11 @@ pub(super) fn figure(row: &Row) -> Option<f64> {
         return row.baseline;
     }
     let median = row.times?.median;
-    match row.baseline.filter(|_| BESIDE_ANOTHER.contains(&row.workload.as_str())) {
-        Some(other) => Some(median / other),
-        None => Some(median),
-    }
+    if is_beside_another(row) { Some(median / row.baseline?) } else { Some(median) }
 }
 
 pub(super) fn unit(row: &Row) -> &'static str {
-    if BESIDE_ANOTHER.contains(&row.workload.as_str()) { "ratio" } else { row.unit.symbol() }
+    if is_beside_another(row) { "ratio" } else { row.unit.symbol() }
 }
 
 /// The earlier and the new turns of a row.

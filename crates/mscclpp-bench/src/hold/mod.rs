@@ -1,8 +1,8 @@
 //! `hold`: repeats earlier measurements, and names the rows that have become slower.
 //!
-//! Each command of the baseline is run once. Commands with a row that looks slower are run again, in turns with the others,
-//! and with the other program if there is one; the median of all its turns decides whether a row has become slower. The
-//! spread of the turns is the noise: a smaller change is reported, but does not count.
+//! Each command of the baseline is run once; for `--write` alone, three times. Commands with a row that looks slower are run
+//! again, in turns with the others, and with the other program if there is one; the median of all its turns decides whether a row
+//! has become slower. The spread of the turns is the noise: a smaller change is reported, but does not count.
 
 mod always;
 mod baseline;
@@ -20,7 +20,7 @@ use std::{
 
 use clap::Args;
 
-use self::{baseline::Baseline, commands::Command, program::Program, verdict::Verdicts};
+use self::program::Program;
 use crate::{Result, output, report};
 
 #[derive(Args)]
@@ -57,7 +57,7 @@ const TURNS_OF_A_BASELINE: u32 = 3;
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let started = Instant::now();
     let mut commands = match &options.baseline {
-        Some(path) => Baseline::read(path)?.commands()?,
+        Some(path) => baseline::read(path)?,
         None => always::commands(),
     };
     if let Some(path) = &options.write {
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let other = options.against.clone().map(Program);
     if other.is_some() {
         // The other program gives the earlier figures; the rows are kept.
-        commands.iter_mut().for_each(|command| command.old.clear());
+        commands.iter_mut().for_each(commands::Command::forget_old);
     }
     let compares = options.baseline.is_some() || other.is_some();
     let has_time = || started.elapsed() < Duration::from_secs(options.limit.into());
@@ -85,12 +85,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
 
     if let Some(path) = &options.write {
-        let reports = commands.iter().flat_map(Command::measured).collect::<Vec<_>>();
+        let reports: Vec<_> = commands.iter().flat_map(|command| command.measured.clone()).collect();
         output::write(path, &report::to_json_of_all(&reports)?)?;
     }
-    let verdicts = Verdicts::of(&commands, options.tolerance, compares);
-    print!("{verdicts}");
-    Ok(if verdicts.all_hold() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let (text, all_hold) = verdict::of_all(&commands, options.tolerance, compares);
+    print!("{text}");
+    Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn parse_percent(text: &str) -> std::result::Result<f64, String> {

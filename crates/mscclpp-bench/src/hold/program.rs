@@ -1,19 +1,18 @@
 //! A build of this program, which is run for one workload.
 
 use std::{
-    io::Read,
+    iter,
     path::PathBuf,
     process::{Command, Stdio},
-    sync::mpsc::{self, Receiver},
-    thread,
+    sync::mpsc::Receiver,
     time::Duration,
 };
 
-use crate::{Result, report::Report, watchdog::ended};
+use crate::{Result, lines::lines_of, report::Report, watchdog::ended};
 
 /// The longest time for a workload: it takes seconds, or minutes on busy simulated devices; one that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(240);
-/// The longest time until the last output of an ended process arrives.
+/// The longest time until each further line of an ended process arrives.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The path of the build.
@@ -30,33 +29,20 @@ impl Program {
         command.args(arguments).args(["--json", "-"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| said(&error.to_string()))?;
-        let (json, errors) = (all_of(child.stdout.take()), all_of(child.stderr.take()));
+        let (json, errors) = (lines_of(child.stdout.take(), Some), lines_of(child.stderr.take(), Some));
         let Some(status) = ended(&mut child, LIMIT)? else {
             // The other rank ends when it notices that this one has ended.
             child.kill()?;
             child.wait()?;
             return Err(said(&format!("it did not end within {} s", LIMIT.as_secs())).into());
         };
-        let json = json.recv_timeout(GRACE).unwrap_or_default();
-        serde_json::from_str(&json).map_err(|error| {
-            let errors = errors.recv_timeout(GRACE).unwrap_or_default();
+        let all = |lines: Receiver<_>| {
+            iter::from_fn(|| lines.recv_timeout(GRACE).ok()).collect::<Vec<Vec<u8>>>().join(&b'\n')
+        };
+        serde_json::from_slice(&all(json)).map_err(|error| {
+            let errors = all(errors);
             let problem = if status.success() { format!("no result ({error})") } else { format!("{status}") };
-            said(&format!("{problem}; it said: {}", errors.trim())).into()
+            said(&format!("{problem}; it said: {}", String::from_utf8_lossy(&errors).trim())).into()
         })
     }
-}
-
-/// Reads everything that comes out of a pipe, as one text.
-fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    // The thread is not joined: a process that was left behind may keep the pipe open.
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
-        if read.is_ok() {
-            // This fails if nobody waits for the text any more.
-            let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-        }
-    });
-    receiver
 }

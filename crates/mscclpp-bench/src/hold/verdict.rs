@@ -1,14 +1,10 @@
 //! The verdict on each row, as a table, and a sentence for each row that has become slower.
 
-use std::fmt;
-
-use comfy_table::{CellAlignment, Table, presets};
-
 use super::{
     commands::{Command, HeldRow},
     figure::{Turns, unit},
 };
-use crate::table::time;
+use crate::table::{grid, time};
 
 /// The verdict on a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,21 +23,22 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn name(self) -> &'static str {
+    /// The name of the verdict, and whether a row with it holds.
+    fn shown(self) -> (&'static str, bool) {
         match self {
-            Self::Holds => "holds",
-            Self::Faster => "faster",
-            Self::WithinNoise => "within its noise",
-            Self::Fell => "FELL",
-            Self::NotRepeated => "SLOWER, NOT REPEATED",
-            Self::Missing => "MISSING",
-            Self::Wrong => "WRONG",
-            Self::Measured => "measured",
+            Self::Holds => ("holds", true),
+            Self::Faster => ("faster", true),
+            Self::WithinNoise => ("within its noise", true),
+            Self::Fell => ("FELL", false),
+            Self::NotRepeated => ("SLOWER, NOT REPEATED", false),
+            Self::Missing => ("MISSING", false),
+            Self::Wrong => ("WRONG", false),
+            Self::Measured => ("measured", true),
         }
     }
 
-    fn of(row: &HeldRow<'_>, tolerance: f64, compares: bool) -> Self {
-        let Some(turns) = row.turns.filter(|_| row.is_right) else {
+    fn of(row: &HeldRow, tolerance: f64, compares: bool) -> Self {
+        let Some(turns) = row.turns().filter(|_| row.is_right) else {
             return if row.is_right { Self::Missing } else { Self::Wrong };
         };
         match turns.change() {
@@ -60,50 +57,57 @@ impl Verdict {
             _ => Self::Fell,
         }
     }
-
-    fn is_good(self) -> bool {
-        matches!(self, Self::Holds | Self::Faster | Self::WithinNoise | Self::Measured)
-    }
 }
 
-/// A row and its verdict.
-struct Judged<'a> {
-    name: String,
-    row: HeldRow<'a>,
-    verdict: Verdict,
-}
-
-/// The verdicts on all rows.
-pub(super) struct Verdicts<'a> {
-    rows: Vec<Judged<'a>>,
-    /// The reasons why commands could not be measured.
-    troubles: Vec<&'a str>,
-    notes: Vec<String>,
-    tolerance: f64,
-    compares: bool,
-}
-
-impl<'a> Verdicts<'a> {
-    /// Judges the rows of all commands. `compares`: whether there are earlier figures.
-    pub(super) fn of(commands: &'a [Command], tolerance: f64, compares: bool) -> Self {
-        let all: Vec<_> =
-            commands.iter().flat_map(|command| command.rows().map(move |row| (command, row))).collect();
-        let names: Vec<_> = all.iter().map(|(_, row)| row.row.name()).collect();
-        let judged = |(n, (command, row)): (usize, (&Command, HeldRow<'a>))| {
-            let is_only_one = names.iter().filter(|name| **name == names[n]).count() == 1;
-            let name =
-                if is_only_one { names[n].clone() } else { format!("{} ({})", names[n], command.line()) };
-            let verdict = Verdict::of(&row, tolerance, compares);
-            Judged { name, row, verdict }
-        };
-        let rows = all.into_iter().enumerate().map(judged).collect();
-        let troubles = commands.iter().filter_map(|command| command.trouble.as_deref()).collect();
-        Self { rows, troubles, notes: notes(commands), tolerance, compares }
+/// Judges the rows of all commands. `compares`: whether there are earlier figures. Returns the table with what is said below it,
+/// and whether all rows hold.
+pub(super) fn of_all(commands: &[Command], tolerance: f64, compares: bool) -> (String, bool) {
+    let all = || commands.iter().flat_map(|command| command.rows().map(move |row| (command, row)));
+    let goals = all().filter(|(_, row)| row.goal().is_some()).count();
+    let titles = ["#", "row", "unit", "before", "now", "change", "noise", "turns", "goal", "verdict"];
+    let mut lines = vec![titles.map(str::to_owned).to_vec()];
+    let (mut below, mut good) = (String::new(), 0);
+    for (command, row) in all() {
+        let mut name = row.row.name();
+        if all().filter(|(_, other)| other.row.name() == name).count() > 1 {
+            name += &format!(" ({})", command.line());
+        }
+        let verdict = Verdict::of(row, tolerance, compares);
+        let [before, now, change, noise, count] = row.turns().map_or_else(Default::default, |turns| {
+            [
+                time(turns.old.map(|times| times.median)),
+                time(Some(turns.new.median)),
+                turns.change().map_or_else(|| "-".to_owned(), |change| format!("{change:+.1} %")),
+                format!("{:.1} %", turns.noise()),
+                turns.count.to_string(),
+            ]
+        });
+        let (shown, is_good) = verdict.shown();
+        match is_good {
+            true => good += 1,
+            false => below += &format!("{name}: {}\n", in_words(verdict, row)),
+        }
+        let (unit, goal, verdict) = (unit(&row.row).to_owned(), time(row.goal()), shown.to_owned());
+        lines.push(vec![String::new(), name, unit, before, now, change, noise, count, goal, verdict]);
     }
-
-    pub(super) fn all_hold(&self) -> bool {
-        self.troubles.is_empty() && self.rows.iter().all(|row| row.verdict.is_good())
+    let rows = lines.len() - 1;
+    if goals == 0 {
+        lines.iter_mut().for_each(|cells| drop(cells.remove(8)));
     }
+    let verdicts = lines[0].len() - 1;
+    let troubles: Vec<_> = commands.iter().filter_map(|command| command.trouble.as_deref()).collect();
+    below.extend(troubles.iter().map(|trouble| format!("{trouble}\n")));
+    if goals > 0 {
+        let reached = all().filter(|(_, row)| row.reaches_its_goal()).count();
+        below += &format!("{reached} of {goals} goals are reached\n");
+    }
+    below += &match compares {
+        true => format!("{good} of {rows} rows hold, within {tolerance} %\n"),
+        false => format!("{good} of {rows} rows were measured, and compared with nothing\n"),
+    };
+    let table = grid(&lines, |n| n < 3 || n == verdicts);
+    let notes: String = notes(commands).iter().map(|note| format!("# {note}\n")).collect();
+    (format!("{notes}#\n{table}\n{below}"), troubles.is_empty() && good == rows)
 }
 
 /// Notes on the origin of the figures.
@@ -126,90 +130,35 @@ fn notes(commands: &[Command]) -> Vec<String> {
     notes
 }
 
-impl fmt::Display for Verdicts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for note in &self.notes {
-            writeln!(f, "# {note}")?;
+/// The words about a row that has become slower, is missing or is wrong.
+fn in_words(verdict: Verdict, row: &HeldRow) -> String {
+    match (verdict, row.turns()) {
+        (Verdict::Missing, _) => "missing: there is no such row any more, or it was not measured".to_owned(),
+        (Verdict::Fell | Verdict::NotRepeated, Some(turns @ Turns { old: Some(old), .. })) => {
+            let unit = unit(&row.row);
+            let again = match verdict {
+                Verdict::Fell => format!("the median of {} turns, noise {:.1} %", turns.count, turns.noise()),
+                _ => "measured once: there was no time left to look again (--limit)".to_owned(),
+            };
+            format!(
+                "{} {unit} before, {} {unit} now: {:.1} % more ({again})",
+                time(Some(old.median)),
+                time(Some(turns.new.median)),
+                turns.change().unwrap_or_default()
+            )
         }
-        let mut table = Table::new();
-        let goals: Vec<_> = self.rows.iter().filter_map(|it| Some((&it.row, it.row.goal()?))).collect();
-        let titles = ["#", "row", "unit", "before", "now", "change", "noise", "turns"].into_iter();
-        let title = (!goals.is_empty()).then_some("goal").into_iter();
-        table.load_style(presets::NOTHING).add_row(titles.chain(title).chain(["verdict"]));
-        for Judged { name, row, verdict } in &self.rows {
-            let figures = row.turns.map_or_else(Default::default, |turns| {
-                [
-                    time(turns.old.map(|times| times.median)),
-                    time(Some(turns.new.median)),
-                    turns.change().map_or_else(|| "-".to_owned(), |change| format!("{change:+.1} %")),
-                    format!("{:.1} %", turns.noise()),
-                    turns.count.to_string(),
-                ]
-            });
-            let words = [String::new(), name.clone(), unit(row.row).to_owned()];
-            let goal = (!goals.is_empty()).then(|| time(row.goal()));
-            table.add_row(words.into_iter().chain(figures).chain(goal).chain([verdict.name().to_owned()]));
-        }
-        for (n, column) in table.column_iter_mut().enumerate() {
-            let is_number = (3..8 + usize::from(!goals.is_empty())).contains(&n);
-            column.set_cell_alignment(if is_number { CellAlignment::Right } else { CellAlignment::Left });
-            column.set_padding(if n == 0 { (0, 0) } else { (2, 0) });
-        }
-        writeln!(f, "#\n{}\n", table.trim_fmt())?;
-        for judged in self.rows.iter().filter(|row| !row.verdict.is_good()) {
-            writeln!(f, "{}", judged.in_words())?;
-        }
-        for trouble in &self.troubles {
-            writeln!(f, "{trouble}")?;
-        }
-        if !goals.is_empty() {
-            let reached = goals.iter().filter(|(row, goal)| row.reaches(*goal)).count();
-            writeln!(f, "{reached} of {} goals are reached", goals.len())?;
-        }
-        let (good, all) = (self.rows.iter().filter(|row| row.verdict.is_good()).count(), self.rows.len());
-        match self.compares {
-            true => writeln!(f, "{good} of {all} rows hold, within {} %", self.tolerance),
-            false => writeln!(f, "{good} of {all} rows were measured, and compared with nothing"),
-        }
-    }
-}
-
-impl Judged<'_> {
-    /// A sentence about a row that has become slower, is missing or is wrong.
-    fn in_words(&self) -> String {
-        let Self { name, row, verdict } = self;
-        match (verdict, row.turns) {
-            (Verdict::Missing, _) => {
-                format!("{name}: missing: there is no such row any more, or it was not measured")
-            }
-            (Verdict::Fell | Verdict::NotRepeated, Some(turns @ Turns { old: Some(old), .. })) => {
-                let unit = unit(row.row);
-                let again = match verdict {
-                    Verdict::Fell => {
-                        format!("the median of {} turns, noise {:.1} %", turns.count, turns.noise())
-                    }
-                    _ => "measured once: there was no time left to look again (--limit)".to_owned(),
-                };
-                format!(
-                    "{name}: {} {unit} before, {} {unit} now: {:.1} % more ({again})",
-                    time(Some(old.median)),
-                    time(Some(turns.new.median)),
-                    turns.change().unwrap_or_default()
-                )
-            }
-            _ => format!("{name}: the results were wrong"),
-        }
+        _ => "the results were wrong".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Row;
+    use crate::{hold::figure::Key, report::Row};
 
     fn verdict(old: &[f64], new: &[f64]) -> Verdict {
-        let turns = Turns::of(old.to_vec(), new.to_vec()).expect("turns");
-        Verdict::of(&HeldRow { row: &Row::default(), turns: Some(turns), is_right: true }, 3.0, true)
+        let (key, row, figures) = (Key::default(), Row::default(), [old.to_vec(), new.to_vec()]);
+        Verdict::of(&HeldRow { key, row, figures, is_right: true }, 3.0, true)
     }
 
     #[test]

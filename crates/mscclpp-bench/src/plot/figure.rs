@@ -12,7 +12,7 @@ pub(super) struct Figure {
     pub(super) size_of: SizeOf,
     /// The lines. There is at least one, and none is empty.
     pub(super) series: Vec<Series>,
-    /// A text for each file that says where it was measured.
+    /// A text for each file and machine that says where it was measured.
     pub(super) captions: Vec<String>,
     /// The rows without times.
     pub(super) left_out: Vec<String>,
@@ -41,12 +41,12 @@ impl Figure {
     pub(super) fn of(files: &[ResultFile]) -> Result<Self, String> {
         let names = file_names(files);
         let mut size_of = None;
-        let mut left_out = Vec::new();
+        let (mut left_out, mut captions) = (Vec::new(), Vec::new());
         let mut series = Vec::new();
         for (file, name) in files.iter().zip(&names) {
             // Series are in the order of their first rows, as in the table.
             let mut of_file: Vec<Series> = Vec::new();
-            for row in &file.report.rows {
+            for row in file.reports.iter().flat_map(|report| &report.rows) {
                 let named = format!("{} {}", row.workload, row.variant);
                 let label = format!("{}: {named} {}", file.path.display(), row.size_of.show(row.size));
                 let Some(point) = point(row).map_err(|why| format!("{label}: {why}"))? else {
@@ -68,14 +68,15 @@ impl Figure {
                     None => of_file.push(Series { name, points: vec![point] }),
                 }
             }
+            for report in &file.reports {
+                let caption = format!("{name}: {}", caption(&report.machine));
+                if !captions.contains(&caption) {
+                    captions.push(caption);
+                }
+            }
             of_file.iter_mut().for_each(|series| series.points.sort_by_key(|point| point.size));
             series.extend(of_file);
         }
-        let captions = files
-            .iter()
-            .zip(&names)
-            .map(|(file, name)| format!("{name}: {}", caption(&file.report.machine)))
-            .collect();
         match size_of {
             Some(size_of) => Ok(Self { size_of, series, captions, left_out }),
             None => {
@@ -92,20 +93,20 @@ fn point(row: &Row) -> Result<Option<Point>, String> {
         return Err("a size of 0 has no place on a logarithmic axis".to_owned());
     }
     let Some(times) = row.times else { return Ok(None) };
-    let Times { median, min, max } = times;
-    if ![median, min, max].iter().all(|time| time.is_finite() && *time > 0.0) {
+    let unit = row.unit.in_seconds();
+    let [median, min, max] = [times.median, times.min, times.max].map(|time| time * unit);
+    if ![median, min, max].iter().all(|time| time.is_normal() && *time > 0.0) {
+        let Times { median, min, max } = times;
         return Err(format!("times of {median}, {min} and {max} have no place on a logarithmic axis"));
     }
     if !(min <= median && median <= max) {
-        return Err(format!("the median {median} is not between {min} and {max}"));
+        return Err(format!("the median {} is not between {} and {}", times.median, times.min, times.max));
     }
     let bandwidth = row.bandwidth.map(|bandwidth| bandwidth.algorithm);
     if let Some(value) = bandwidth.filter(|value| !value.is_finite() || *value < 0.0) {
         return Err(format!("{value} is no bandwidth"));
     }
-    let unit = row.unit.in_seconds();
-    let seconds = Times { median: median * unit, min: min * unit, max: max * unit };
-    Ok(Some(Point { size: row.size, seconds, bandwidth }))
+    Ok(Some(Point { size: row.size, seconds: Times { median, min, max }, bandwidth }))
 }
 
 /// The names of the files, without their folders unless two would be equal.
@@ -146,7 +147,7 @@ pub(super) mod tests {
 
     pub(in crate::plot) fn file(path: &str, rows: Vec<Row>) -> ResultFile {
         let report = Report::new(Machine::of(&[], "CudaIpc"), rows, Vec::new());
-        ResultFile { path: path.into(), report }
+        ResultFile { path: path.into(), reports: vec![report] }
     }
 
     #[test]
@@ -162,6 +163,16 @@ pub(super) mod tests {
         let sizes: Vec<_> = figure.series[0].points.iter().map(|point| point.size).collect();
         assert_eq!(sizes, [64, 1024]);
         assert!((figure.series[0].points[1].seconds.median - 5e-6).abs() < 1e-15);
+    }
+
+    #[test]
+    fn reports_of_a_file_share_its_lines() {
+        let mut both = file("x.json", vec![row("a", 64, 1.0)]);
+        both.reports.extend(file("x.json", vec![row("a", 128, 2.0), row("b", 64, 1.0)]).reports);
+        let figure = Figure::of(&[both]).expect("good rows");
+        let lines: Vec<_> = figure.series.iter().map(|line| (&line.name[..], line.points.len())).collect();
+        assert_eq!(lines, [("memory-put a", 2), ("memory-put b", 1)]);
+        assert_eq!(figure.captions.len(), 1, "{:?}", figure.captions);
     }
 
     #[test]
@@ -191,6 +202,7 @@ pub(super) mod tests {
             (Row { size: 0, ..good.clone() }, "size of 0"),
             (Row { times: times(0.0, 0.0, 0.0), ..good.clone() }, "no place"),
             (Row { times: times(1.0, -1.0, 2.0), ..good.clone() }, "no place"),
+            (Row { times: times(1e-320, 1e-320, 1e-320), ..good.clone() }, "no place"),
             (Row { times: times(1.0, 2.0, 3.0), ..good.clone() }, "not between"),
             (Row { times: times(f64::INFINITY, 1.0, f64::INFINITY), ..good.clone() }, "no place"),
             (

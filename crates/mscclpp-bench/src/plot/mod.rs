@@ -14,11 +14,14 @@ use std::{
 use clap::Args;
 use figure::Figure;
 
-use crate::{Result, report::Report};
+use crate::{
+    Result,
+    report::{self, Report},
+};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Files written by `--json`, or tables printed by nccl-tests, as text.
+    /// Files written by `--json` or `hold --write`, or tables printed by nccl-tests, as text.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The file for the SVG [default: standard output].
@@ -45,21 +48,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A result file and its path.
+/// A result file, with the reports in it.
 struct ResultFile {
     path: PathBuf,
-    report: Report,
+    reports: Vec<Report>,
 }
 
 fn read(path: &Path) -> Result<ResultFile> {
     let text = fs::read_to_string(path).map_err(|error| format!("reading {}: {error}", path.display()))?;
-    let report = serde_json::from_str(&text).or_else(|of_json| {
-        nccl::parse(&text).map_err(|of_table| {
+    let reports = report::parse(&text).or_else(|of_json| {
+        nccl::parse(&text).map(|report| vec![report]).map_err(|of_table| {
             format!(
                 "{} is no result file of this program ({of_json}), and no table of nccl-tests ({of_table})",
                 path.display()
             )
         })
     })?;
-    Ok(ResultFile { path: path.to_owned(), report })
+    Ok(ResultFile { path: path.to_owned(), reports })
 }

@@ -10,20 +10,25 @@ use crate::{
 /// # Errors
 /// A line that does not have the form of such a table.
 pub(super) fn parse(text: &str) -> Result<Report, String> {
-    let mut columns: Option<Columns> = None;
+    // The number of titles, and the positions of the times.
+    let mut columns: Option<(usize, Vec<usize>)> = None;
     let mut workload = "nccl-tests";
-    let (mut devices, mut rows) = (Vec::new(), Vec::new());
+    let (mut devices, mut all) = (Vec::new(), Vec::new());
     for (number, line) in (1..).zip(text.lines()) {
         let words: Vec<&str> = line.trim_start_matches('#').split_whitespace().collect();
         if !line.trim_start().starts_with('#') {
-            let Some(columns) = &columns else { continue };
+            let Some((count, times)) = &columns else { continue };
             // The lines of other programs may follow the table.
             if words.first().is_some_and(|word| word.bytes().all(|c| c.is_ascii_digit())) {
-                let read = columns.rows(workload, &words);
-                rows.extend(read.map_err(|why| format!("line {number}: {why}: {}", line.trim()))?);
+                let read = match words.len() {
+                    it if it == *count => rows(workload, &words, times),
+                    it => Err(format!("{it} words under {count} titles")),
+                };
+                all.extend(read.map_err(|why| format!("line {number}: {why}: {}", line.trim()))?);
             }
         } else if words.starts_with(&["size", "count"]) {
-            columns = Some(Columns::of(&words).map_err(|why| format!("line {number}: {why}"))?);
+            let times = times_of(&words).map_err(|why| format!("line {number}: {why}"))?;
+            columns = Some((words.len(), times));
         } else if let Some(("Collective test starting", name)) =
             line.trim_start_matches(['#', ' ']).split_once(": ")
         {
@@ -44,42 +49,28 @@ pub(super) fn parse(text: &str) -> Result<Report, String> {
         commit: "unknown".to_owned(),
         cores: 0,
     };
-    Ok(Report::new(machine, rows, Vec::new()))
+    Ok(Report::new(machine, all, Vec::new()))
 }
 
-/// The positions of the figures in a line.
-struct Columns {
-    count: usize,
-    /// The kinds of buffers and the position of each one's time, which both bandwidths and the number of wrong elements follow.
-    kinds: Vec<(&'static str, usize)>,
+/// The positions of the times in a line. Both bandwidths and the number of wrong elements follow each.
+fn times_of(titles: &[&str]) -> Result<Vec<usize>, String> {
+    let times: Vec<usize> = (0..titles.len()).filter(|&at| titles[at] == "time").collect();
+    let whole =
+        |&at: &usize| titles.get(at + 1..at + 3) == Some(&["algbw", "busbw"]) && at + 3 < titles.len();
+    match &times[..] {
+        [] => Err("there is no time among the titles".to_owned()),
+        all if !all.iter().all(whole) => {
+            Err("behind a time, algbw, busbw and #wrong or error are due".to_owned())
+        }
+        _ => Ok(times),
+    }
 }
 
-impl Columns {
-    fn of(titles: &[&str]) -> Result<Self, String> {
-        let starts: Vec<usize> = (0..titles.len()).filter(|&at| titles[at] == "time").collect();
-        let whole =
-            |&at: &usize| titles.get(at + 1..at + 3) == Some(&["algbw", "busbw"]) && at + 3 < titles.len();
-        match &starts[..] {
-            [] => Err("there is no time among the titles".to_owned()),
-            starts if !starts.iter().all(whole) => {
-                Err("behind a time, algbw, busbw and #wrong or error are due".to_owned())
-            }
-            starts => {
-                let kinds = ["out-of-place", "in-place"].into_iter().zip(starts.iter().copied()).collect();
-                Ok(Self { count: titles.len(), kinds })
-            }
-        }
-    }
-
-    /// The rows of a line, which begins with a size in bytes and has times in microseconds. None for messages of no bytes.
-    fn rows(&self, workload: &str, words: &[&str]) -> Result<Vec<Row>, String> {
-        if words.len() != self.count {
-            return Err(format!("{} words under {} titles", words.len(), self.count));
-        }
-        let size: u64 = words[0].parse().map_err(|_| format!("{} is no size", words[0]))?;
-        let kinds = self.kinds.iter().filter(|_| size > 0);
-        kinds.map(|&(variant, at)| row(workload, variant, size, &words[at..at + 4])).collect()
-    }
+/// The rows of a line, which begins with a size in bytes and has `times` in microseconds. None for messages of no bytes.
+fn rows(workload: &str, words: &[&str], times: &[usize]) -> Result<Vec<Row>, String> {
+    let size: u64 = words[0].parse().map_err(|_| format!("{} is no size", words[0]))?;
+    let kinds = ["out-of-place", "in-place"].iter().zip(times).filter(|_| size > 0);
+    kinds.map(|(variant, &at)| row(workload, variant, size, &words[at..at + 4])).collect()
 }
 
 /// The row of the words time, algbw, busbw and #wrong (or error).

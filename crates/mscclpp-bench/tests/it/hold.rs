@@ -84,9 +84,15 @@ impl Folder {
 
     /// The path of a program that prints `report` for any arguments.
     fn program(&self, report: &Value) -> Result<String, Failed> {
-        let (json, path) = (self.path("other.json"), self.path("other"));
+        let json = self.path("other.json");
         fs::write(&json, report.to_string())?;
-        fs::write(&path, format!("#!/bin/sh\nexec cat {}\n", json.display()))?;
+        self.script("other", &format!("exec cat {}", json.display()))
+    }
+
+    /// The path of a program that runs a line of the shell.
+    fn script(&self, name: &str, line: &str) -> Result<String, Failed> {
+        let path = self.path(name);
+        fs::write(&path, format!("#!/bin/sh\n{line}\n"))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         Ok(path.to_string_lossy().into_owned())
     }
@@ -149,10 +155,8 @@ fn fell(folder: &Folder) -> Result<(), Failed> {
 /// The second turn does not begin, because the first took longer than the limit: the other program sleeps.
 fn not_repeated(folder: &Folder) -> Result<(), Failed> {
     let fast = folder.baseline(1e-6)?;
-    let sleeps = folder.path("sleeps");
-    fs::write(&sleeps, format!("#!/bin/sh\nsleep 2; exec {}\n", folder.program(&fast)?))?;
-    fs::set_permissions(&sleeps, fs::Permissions::from_mode(0o755))?;
-    let held = folder.hold(&fast, &["--limit", "1", "--against", &sleeps.to_string_lossy()])?;
+    let sleeps = folder.script("sleeps", &format!("sleep 2; exec {}", folder.program(&fast)?))?;
+    let held = folder.hold(&fast, &["--limit", "1", "--against", &sleeps])?;
     assert_eq!((held.code, held.errors.lines().count()), (Some(1), 1), "{held:?}");
     for row in ROWS {
         let said = held.named(row).unwrap_or_default();
@@ -253,10 +257,8 @@ fn against_nothing(folder: &Folder) -> Result<(), Failed> {
     let held = folder.hold(&report, &[WIDE, &["--against", "/no/such/program"]].concat())?;
     assert_eq!(held.code, Some(1), "{held:?}");
     assert!(held.table.contains("/no/such/program memory-put "), "{held:?}");
-    let fails = folder.path("fails");
-    fs::write(&fails, "#!/bin/sh\necho it has no such workload >&2\nexit 2\n")?;
-    fs::set_permissions(&fails, fs::Permissions::from_mode(0o755))?;
-    let held = folder.hold(&report, &[WIDE, &["--against", &fails.to_string_lossy()]].concat())?;
+    let fails = folder.script("fails", "echo it has no such workload >&2; exit 2")?;
+    let held = folder.hold(&report, &[WIDE, &["--against", &fails]].concat())?;
     assert_eq!(held.code, Some(1), "{held:?}");
     assert!(held.table.contains("exit status: 2; it said: it has no such workload"), "{held:?}");
     Ok(())

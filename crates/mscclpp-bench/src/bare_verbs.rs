@@ -7,7 +7,7 @@ use std::{io, ptr};
 use mscclpp_ib::bare::{BareDevice, BareMemory, BareQueuePair};
 use mscclpp_verbs_sys as sys;
 
-use crate::{Result, ranks::Ranks};
+use crate::prelude::*;
 
 /// The most bytes that a request carries itself.
 const INLINE: u32 = 64;

@@ -1,9 +1,6 @@
 //! The single block of a ping-pong's kernel on each side. It compares every element of every message.
 
-use clap::Args;
-use mscclpp::prelude::*;
-
-use crate::{Result, measuring::Subject, pair::Pair};
+use crate::prelude::*;
 
 #[derive(Args)]
 pub(crate) struct Block {
@@ -45,8 +42,8 @@ impl BlockOnDevice<'_> {
         self.pair.ranks.all(wrong == [0; 8])
     }
 
-    /// The subject of a ping-pong with messages of `bytes` bytes.
-    pub(crate) fn subject(&self, workload: &'static str, bytes: u64, rounds: u32, parts: u32) -> Subject {
-        Subject { workload, variant: format!("1x{}", self.threads), bytes, rounds, parts, launches: 1 }
+    /// The row of a ping-pong with messages of `bytes` bytes, without times.
+    pub(crate) fn row(&self, workload: &str, bytes: u64, rounds: u32) -> Row {
+        Row::new(workload, format!("1x{}", self.threads), (bytes, SizeOf::Bytes), rounds)
     }
 }

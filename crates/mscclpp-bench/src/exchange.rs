@@ -1,13 +1,8 @@
 //! Memory on both sides between which data is moved, and the memory channels over it.
 
-use mscclpp::prelude::*;
-
 use crate::{
-    Result,
     data::{Destination, GUARD},
-    measuring::Arrival,
-    pair::Pair,
-    stopwatch::Stopwatch,
+    prelude::*,
 };
 
 /// The memories and channels of this side. The first bytes of its memory are sent; the peer's data arrives behind them.

@@ -18,7 +18,6 @@ mod experts;
 mod fifo;
 mod help;
 mod hold;
-mod host_memory;
 mod ib;
 mod kernels;
 mod launch_cost;
@@ -34,6 +33,7 @@ mod packet_pingpong;
 mod pair;
 mod plot;
 mod ports;
+mod prelude;
 mod progress;
 mod proxy_idle;
 mod pushers;
@@ -167,6 +167,7 @@ impl<O: Args> BetweenRanks<O> {
         let stream = if joining.reports() { self.output.open()? } else { Stream::Nowhere };
         let mut table = Table::new(stream, joining.rank());
         workload(&self.options, joining, &mut table)?;
+        table.end()?;
         if !joining.reports() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -180,6 +181,7 @@ impl<O: Args> Alone<O> {
     fn run(&self, workload: impl FnOnce(&O, &mut Table) -> Result<()>) -> Result<ExitCode> {
         let mut table = Table::new(self.output.open()?, 0);
         workload(&self.options, &mut table)?;
+        table.end()?;
         self.output.write(&table.into_report(call::arguments())?)
     }
 }
@@ -269,8 +271,12 @@ mod tests {
             assert!(!text.contains("of ping-pongs") && !text.contains("of ethernet-bw"), "{text}");
             // Each option for sizes and rounds names its default.
             for option in ["--begin <SIZE>", "--end <SIZE>", "--factor <FACTOR>", "--iters <ITERS>"] {
-                let says = text.split_once(option).and_then(|(_, rest)| rest.split_once("[default: "));
-                assert!(!text.contains(option) || says.is_some(), "{option}: {text}");
+                let Some((_, help)) = text.split_once(option) else { continue };
+                let help = help.split("\n  -").next().unwrap_or_default();
+                assert!(
+                    help.split("\n      --").next().is_some_and(|it| it.contains("[default: ")),
+                    "{option}: {text}"
+                );
             }
         }
         assert!(!help("doctor").contains("--examine") && help("doctor").contains("--strict"));

@@ -1,11 +1,8 @@
 //! Workloads on one device, which run in this process alone.
 
-use clap::Args;
-use mscclpp::prelude::*;
-
 use crate::{
-    Result,
     machine::{Machine, UsedDevice},
+    prelude::*,
 };
 
 /// The options of all workloads on one device.
@@ -14,9 +11,6 @@ pub(crate) struct OneDevice {
     /// The device number.
     #[arg(long, value_name = "GPU", default_value_t = 0)]
     device: usize,
-    /// Expect a wrong result: the check must notice.
-    #[arg(long, hide = true)]
-    pub(crate) spoil: bool,
 }
 
 impl OneDevice {

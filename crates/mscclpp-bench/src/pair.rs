@@ -1,13 +1,8 @@
 //! Processes with one device each: two, unless a workload asks for another number.
 
-use clap::Args;
-use mscclpp::prelude::*;
-
 use crate::{
-    Result,
     machine::{Machine, UsedDevice},
-    ranks::{Joining, Ranks},
-    table::Table,
+    prelude::*,
 };
 
 /// The tag of messages that the communicator does not send itself.
@@ -96,12 +91,6 @@ impl Pair {
     /// The machine of all ranks.
     pub(crate) fn machine(&self, transport: Transport) -> Machine {
         Machine::of(&self.devices, &transport.to_string())
-    }
-
-    /// Ends the table, and waits for all ranks, which may still use a connection to this one.
-    pub(crate) fn end(&self, table: &mut Table, notes: Vec<String>) -> Result<()> {
-        self.ranks.meet()?;
-        table.end(notes)
     }
 
     /// Whether the two ranks have a GPU each in one node, so that known figures of two GPUs can be compared.

@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use mscclpp::{errors::CoreError, prelude::*};
+use mscclpp::errors::CoreError;
 
 use crate::{
-    Result,
-    data::{GUARD, Memory},
-    host_memory::HostMemory,
+    data::{GUARD, HostMemory, Memory},
     one_way::Transfer,
-    pair::Pair,
-    ranks::Ranks,
+    prelude::*,
 };
 
 /// The time limit for all rounds of one time.

@@ -11,14 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Args, CommandFactory};
-use mscclpp::prelude::*;
+use clap::CommandFactory;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    Arguments, Result, call,
+    Arguments, call,
     data::{fresh_seed, random_bytes},
+    help,
+    prelude::*,
     watchdog::ended,
 };
 
@@ -91,7 +92,7 @@ impl Ranks {
             let bootstrap = TcpBootstrap::new(rank, count, address.as_str(), INIT_BY_HAND)?;
             let comm = Communicator::with_context(Arc::new(bootstrap), context);
             let ranks = Self { comm, rank, address: Some(address), _others: Others::default() };
-            let program = Arguments::command();
+            let program = help::complete(Arguments::command());
             ranks.require_same_call(&call::text(&program, &program.clone().get_matches()))?;
             return Ok(ranks);
         }

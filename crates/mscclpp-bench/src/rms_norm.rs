@@ -3,23 +3,15 @@
 
 use std::borrow::Cow;
 
-use clap::Args;
 use half::f16;
-use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
+use mscclpp::kernels::ALL_REDUCE_RMS_NORM;
 use mscclpp_collectives::{Collectives, DeviceSlice, F8E4m3, Kind, ReduceOp, Request, Rows, Selection};
 
 use crate::{
-    Result,
     collectives::{Calls, Numbers},
     data::{Destination, GUARD},
     kernels::RMS_NORM_BENCH,
-    measuring::{Arrival, Measuring, Subject},
-    pair::Pair,
-    progress::Progress,
-    ranks::Joining,
-    report::Row,
-    stopwatch::Stopwatch,
-    table::Table,
+    prelude::*,
 };
 
 #[derive(Args)]
@@ -62,26 +54,23 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let pair = measuring.join(2, joining)?;
     let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
     let variants = [Variant::AllReduce, Variant::TwoLaunches, Variant::Fused, Variant::FusedFp8];
-    let steps = rows.len() * variants.len() * measuring.launches();
-    table.begin(pair.machine(Transport::CUDA_IPC), steps)?;
+    table.begin(pair.machine(Transport::CUDA_IPC), rows.len() * variants.len())?;
     for count in rows {
         let bench = Bench::new(options, &pair, &collectives, *count as usize, hidden as usize)?;
         for variant in variants {
-            let row = bench.row(&mut table.progress, variant)?;
+            let row = bench.row(table, variant)?;
             table.push(row)?;
         }
     }
-    let notes = vec![
-        format!(
-            "rows of {hidden} f16; `two-launches` and `fused` give the new residual and the normalised rows, `fused-fp8` \
-             these as fp8; sizes are those of the rows"
-        ),
-        format!(
-            "graphs of {} calls, timed by the device's events; the result compared for each time",
-            options.calls
-        ),
-    ];
-    pair.end(table, notes)
+    table.note(format!(
+        "rows of {hidden} f16; `two-launches` and `fused` give the new residual and the normalised rows, `fused-fp8` these as \
+         fp8; sizes are those of the rows"
+    ));
+    table.note(format!(
+        "graphs of {} calls, timed by the device's events; the results compared for each time",
+        options.calls
+    ));
+    pair.ranks.meet()
 }
 
 struct Bench<'a> {
@@ -90,14 +79,14 @@ struct Bench<'a> {
     collectives: &'a Collectives,
     rows: usize,
     hidden: usize,
-    /// This rank's rows, the residual before and after, weights, sums.
+    /// This rank's rows, the residual, weights, sums.
     given: DeviceSlice<f16>,
     residual: DeviceSlice<f16>,
-    new_residual: DeviceSlice<f16>,
     weight: DeviceSlice<f16>,
     sums: DeviceSlice<f16>,
-    /// The memory of the last result, between guards.
+    /// The memory of the last result and of the new residual, each between guards.
     result: DeviceBuffer,
+    new_residual: DeviceBuffer,
     fused: [Kernel; 2],
     behind: Kernel,
     expected: Expected,
@@ -106,6 +95,7 @@ struct Bench<'a> {
 /// The results of all ranks, as bytes.
 struct Expected {
     sums: Vec<u8>,
+    residual: Vec<u8>,
     normalised: Vec<u8>,
     quantised: Vec<u8>,
 }
@@ -121,12 +111,11 @@ impl<'a> Bench<'a> {
         let (gpu, rank) = (&pair.gpu, pair.ranks.rank);
         let count = rows * hidden;
         // Data that all ranks have in common is made from rank 0's.
-        let random = |numbers: usize| -> Result<[Vec<u8>; 2]> {
-            let [mine, others] =
-                pair.ranks.random_messages(2 * numbers as u64)?.map(|bytes| Numbers::F16.moderate(bytes));
-            Ok(if rank == 0 { [mine, others] } else { [others, mine] })
+        let random = |numbers: usize| -> Result<Vec<Vec<u8>>> {
+            let all = pair.ranks.random_bytes_of_each(2 * numbers as u64)?;
+            Ok(all.into_iter().map(|bytes| Numbers::F16.moderate(bytes)).collect())
         };
-        let (both, [residual, _], [weight, _]) = (random(count)?, random(count)?, random(hidden)?);
+        let (both, residual, weight) = (random(count)?, random(count)?.remove(0), random(hidden)?.remove(0));
         let sums = Numbers::F16.sum(&[&both[0], &both[1]]);
         let expected = Expected::of(sums, &residual, &weight, hidden);
         let slice = |bytes: &[u8]| -> Result<DeviceSlice<f16>> {
@@ -142,18 +131,18 @@ impl<'a> Bench<'a> {
             rows,
             hidden,
             given: slice(&both[rank])?,
-            new_residual: slice(&residual)?,
             residual: slice(&residual)?,
             weight: slice(&weight)?,
             sums: slice(&expected.sums)?,
             result: gpu.allocate(2 * count as u64 + 2 * GUARD)?,
+            new_residual: gpu.allocate(2 * count as u64 + 2 * GUARD)?,
             fused: [module.kernel("all_reduce_rms_norm_f16")?, module.kernel("all_reduce_rms_norm_f16_fp8")?],
             behind: Module::load(gpu, &RMS_NORM_BENCH)?.kernel("add_rms_norm_f16")?,
             expected,
         })
     }
 
-    fn row(&self, progress: &mut Progress, variant: Variant) -> Result<Row> {
+    fn row(&self, table: &mut Table, variant: Variant) -> Result<Row> {
         let (pair, measuring) = (self.pair, &self.options.measuring);
         let stopwatch = Stopwatch::new(pair, Vec::new())?;
         let (expected, name) = match variant {
@@ -165,20 +154,35 @@ impl<'a> Bench<'a> {
         let Selection { protocol, blocks, threads, .. } =
             self.selection(variant)?.ok_or("a call of no rows")?;
         let bytes = 2 * (self.rows * self.hidden) as u64;
-        let of_a_graph = self.options.calls;
-        let replays = measuring.rounds(pair, bytes).div_ceil(of_a_graph);
-        let calls = Calls { of_a_graph, replays, are_eager: false };
-        let submit = calls.submit(|stream| self.call(variant, stream), stopwatch.stream())?;
-        let variant = format!("{name} {} rows, {protocol} {blocks}x{threads}", self.rows);
-        let (rounds, launches) = (calls.rounds(), calls.launches());
-        let destination = Destination { memory: &self.result, offset: GUARD };
-        Arrival { stopwatch: &stopwatch, destination }.row(
-            measuring,
-            progress,
-            Subject::of_launches("all-reduce-rmsnorm", variant, bytes, rounds, launches),
-            |stream, _, range| submit(stream, range),
+        let calls = Calls::new(measuring.rounds(pair, bytes), self.options.calls, false);
+        // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
+        let launches = unsafe { calls.capture(stopwatch.stream(), |stream| self.call(variant, stream))? };
+        let arrival = Arrival {
+            stopwatch: &stopwatch,
+            destination: Destination { memory: &self.result, offset: GUARD },
+        };
+        let mut result = arrival.once(
+            launches.count(),
+            |stream, _, range| launches.submit(stream, range),
             |_| Cow::Borrowed(expected),
-        )
+        );
+        let residual = Destination { memory: &self.new_residual, offset: GUARD };
+        let once = |time: Time| {
+            if variant == Variant::AllReduce {
+                return result(time);
+            }
+            residual.poison(bytes)?;
+            // A byte of the residual is made wrong, and none of the result, which the first variant has as well.
+            let us = result(Time { spoils: false, ..time })?;
+            if time.spoils {
+                residual.spoil(bytes)?;
+            }
+            Ok(if residual.holds(&self.expected.residual)? { us } else { None })
+        };
+        let variant = format!("{name} {} rows, {protocol} {blocks}x{threads}", self.rows);
+        let row = Row::new("all-reduce-rmsnorm", variant, (bytes, SizeOf::Bytes), calls.rounds);
+        let row = Row { blocks: Some(blocks), ..row };
+        table.measure(measuring.repeats, &pair.ranks, Contender::new(row, Box::new(once)))
     }
 
     fn call(&self, variant: Variant, stream: &Stream) -> Result<()> {
@@ -191,8 +195,10 @@ impl<'a> Bench<'a> {
             Variant::TwoLaunches => {
                 let vectors = (self.hidden / 8) as u32;
                 let args = KernelArgs::new().with(self.sums.ptr()).with(residual).with(weight).with(EPSILON);
-                let args =
-                    args.with(self.new_residual.ptr()).with(self.result.ptr().add(GUARD)).with(vectors);
+                let args = args
+                    .with(self.new_residual.ptr().add(GUARD))
+                    .with(self.result.ptr().add(GUARD))
+                    .with(vectors);
                 let config = LaunchConfig::linear(self.rows as u32, vectors.next_multiple_of(32));
                 // SAFETY: the memory is kept until the stopwatch has waited for all calls; these are the kernel's parameters.
                 unsafe {
@@ -226,8 +232,9 @@ impl<'a> Bench<'a> {
     }
 
     fn fused_rows(&self, variant: Variant) -> Result<Rows> {
-        let rows = Rows::new(&self.given, self.hidden)?.output(&self.new_residual)?;
         let count = self.given.len();
+        let new_residual = DeviceSlice::<f16>::at(&self.new_residual, GUARD, count)?;
+        let rows = Rows::new(&self.given, self.hidden)?.output(&new_residual)?;
         Ok(match variant {
             Variant::FusedFp8 => rows.output(&DeviceSlice::<F8E4m3>::at(&self.result, GUARD, count)?)?,
             _ => rows.output(&DeviceSlice::<f16>::at(&self.result, GUARD, count)?)?,
@@ -265,7 +272,7 @@ impl Expected {
                 quantised.push(fp8(number * (1.0 / UNIT)));
             }
         }
-        Self { sums, normalised, quantised }
+        Self { sums, residual, normalised, quantised }
     }
 }
 

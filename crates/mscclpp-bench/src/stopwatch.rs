@@ -3,13 +3,9 @@
 
 use std::{fmt::Display, ops::Range, time::Duration};
 
-use mscclpp::prelude::*;
-
 use crate::{
-    Result,
     device_clock::{DeviceClock, LIMIT},
-    pair::Pair,
-    ranks::Ranks,
+    prelude::*,
     watchdog::end_process,
 };
 
@@ -70,8 +66,9 @@ impl<'a> Stopwatch<'a> {
     /// Runs `count` launches on all ranks at once, of which `submit` puts those of a range on the stream. Returns the
     /// microseconds that they took here, and none if a wait failed on any rank.
     ///
-    /// Rank 0 reports its time. The others' first launch is submitted before, so that no start is waited for, and the
-    /// rest behind: a driver's queue has room for about a thousand launches, and to submit more waits until rank 0 has begun.
+    /// Rank 0 reports its time. The other ranks submit their first launch before they meet rank 0, so that its time contains no
+    /// start of theirs. They submit the rest after the meeting, because a driver's queue holds about a thousand launches, and a
+    /// full queue empties only once rank 0 has begun.
     pub(crate) fn time(
         &self,
         count: u32,

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use mscclpp::prelude::*;
 use mscclpp_collectives::Collectives;
 
-use super::{Side, SubmitMany, task::Task};
-use crate::{Result, stopwatch::Stopwatch};
+use super::{Side, task::Task};
+use crate::prelude::*;
 
 /// The duration of the calls in a time between nodes, where the speed of the network is not known beforehand.
 const OF_A_TIME: Duration = Duration::from_millis(100);
@@ -14,46 +13,38 @@ const OF_A_TIME: Duration = Duration::from_millis(100);
 /// The number of calls in a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Calls {
+    /// A multiple of the calls in a graph.
+    pub(crate) rounds: u32,
+    /// The number of calls in a graph; 0 if each call is made by itself.
     pub(crate) of_a_graph: u32,
-    pub(crate) replays: u32,
-    /// Whether each call is made by itself, without graphs.
-    pub(crate) are_eager: bool,
 }
 
 impl Calls {
+    /// At least `rounds` calls in graphs of `of_a_graph`, or, if they are `eager`, as many without graphs.
+    pub(crate) fn new(rounds: u32, of_a_graph: u32, eager: bool) -> Self {
+        let rounds = rounds.next_multiple_of(of_a_graph);
+        Self { rounds, of_a_graph: if eager { 0 } else { of_a_graph } }
+    }
+
     /// The calls of `us` microseconds each that fill a time: at most `most`, of which at most `of_a_graph` are in a graph.
-    pub(super) fn that_take(us: f64, most: u32, of_a_graph: u32) -> Self {
+    pub(super) fn that_take(us: f64, most: u32, of_a_graph: u32, eager: bool) -> Self {
         let fit = (OF_A_TIME.as_secs_f64() * 1e6 / us.max(0.1)) as u32;
         let all = fit.clamp(1, most.max(1));
         let of_a_graph = of_a_graph.min(all);
-        Self { of_a_graph, replays: all / of_a_graph, are_eager: false }
+        Self::new(all / of_a_graph * of_a_graph, of_a_graph, eager)
     }
 
-    pub(crate) fn rounds(self) -> u32 {
-        self.of_a_graph * self.replays
-    }
-
-    /// How many launches these are.
-    pub(crate) fn launches(self) -> u32 {
-        if self.are_eager { self.rounds() } else { self.replays }
-    }
-
-    /// Returns a function that submits launches, each of one call by `call` or of a graph of such calls.
-    pub(crate) fn submit<'a>(
+    /// Prepares the calls.
+    ///
+    /// # Safety
+    /// The same as for [`Launches::capture`].
+    pub(crate) unsafe fn capture<'a>(
         self,
-        call: impl Fn(&Stream) -> Result<()> + 'a,
         stream: &Stream,
-    ) -> Result<SubmitMany<'a>> {
-        if self.are_eager {
-            return Ok(Box::new(move |stream, mut range| range.try_for_each(|_| call(stream))));
-        }
-        stream.begin_capture()?;
-        let captured = (0..self.of_a_graph).try_for_each(|_| call(stream));
-        let graph = stream.end_capture();
-        captured?;
-        let graph = graph?;
-        // SAFETY: the memory that was captured outlives the side, and who times the calls waits for them.
-        Ok(Box::new(move |stream, mut range| Ok(range.try_for_each(|_| unsafe { graph.launch(stream) })?)))
+        call: impl Fn(&Stream) -> Result<()> + 'a,
+    ) -> Result<Launches<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe { Launches::capture(stream, self.rounds, self.of_a_graph, call) }
     }
 }
 
@@ -71,8 +62,9 @@ pub(super) fn ours<'a>(
     Ok(Side {
         name: "the library".to_owned(),
         memory,
-        launches: calls.submit(call, stream)?,
-        n_launches: calls.launches(),
+        // SAFETY: as above.
+        launches: unsafe { calls.capture(stream, call)? },
+        limit: None,
         are_queued: true,
         call: Box::new(call),
         like: Box::new(|found, expected| found == expected),
@@ -104,8 +96,8 @@ mod tests {
     #[test]
     fn a_time_is_of_no_more_calls_than_fit() {
         let calls = |us, most| {
-            let Calls { of_a_graph, replays, .. } = Calls::that_take(us, most, 20);
-            (of_a_graph, replays)
+            let Calls { rounds, of_a_graph } = Calls::that_take(us, most, 20, false);
+            (of_a_graph, rounds / of_a_graph)
         };
         assert_eq!(calls(130.0, 1000), (20, 38));
         assert_eq!(calls(1.0, 1000), (20, 50));

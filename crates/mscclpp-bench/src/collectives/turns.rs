@@ -1,29 +1,22 @@
-//! Measures the sides of a row in turns, one time of each after the other, so that changes on a machine during the
-//! measurement affect all sides.
+//! The sides of a row, which are measured in turns.
 
-use std::ops::Range;
-
-use mscclpp::prelude::*;
+use std::time::Duration;
 
 use super::{ResultPlace, task::Task};
-use crate::{
-    Result, data::Memory, measuring::Measuring, progress::Progress, report::Times, stopwatch::Stopwatch,
-};
+use crate::{data::Memory, prelude::*, watchdog::within};
 
 type Like<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
-pub(crate) type Submit<'a> = Box<dyn Fn(&Stream) -> Result<()> + 'a>;
-pub(crate) type SubmitMany<'a> = Box<dyn Fn(&Stream, Range<u32>) -> Result<()> + 'a>;
 
 /// One way to carry out the task: this library, or another.
 pub(crate) struct Side<'a> {
     pub(crate) name: String,
     /// The side's memory, with the task loaded.
     pub(crate) memory: &'a dyn Memory,
-    /// Submits launches of a time, each of one call or of a graph of calls: those of a range.
-    pub(crate) launches: SubmitMany<'a>,
-    /// How many launches a time has.
-    pub(crate) n_launches: u32,
-    /// Whether a launch returns before the other ranks make theirs.
+    /// The launches of a time, each of one call or of a graph of calls.
+    pub(crate) launches: Launches<'a>,
+    /// The time after which this process ends if a time is not over, where a call may not return.
+    pub(crate) limit: Option<Duration>,
+    /// Whether a launch only queues the work, and does not wait for the other ranks.
     pub(crate) are_queued: bool,
     /// Submits one call.
     pub(crate) call: Submit<'a>,
@@ -31,57 +24,50 @@ pub(crate) struct Side<'a> {
     pub(crate) like: Like<'a>,
 }
 
-/// The times of each side, in microseconds for one call; a time is measured over `rounds` calls together. A side has none
-/// if a result was wrong on any rank, at any time.
-pub(crate) fn in_turns(
-    (task, rounds): (&Task, u32),
-    sides: &[Side<'_>],
-    stopwatch: &Stopwatch<'_>,
-    measuring: &Measuring,
-    progress: &mut Progress,
-) -> Result<Vec<Option<Times>>> {
-    let mut times = vec![Vec::new(); sides.len()];
-    let mut right = vec![true; sides.len()];
-    for launch in 0..measuring.launches() {
-        for (n, side) in sides.iter().enumerate() {
-            let (name, what, bytes) = (&side.name, task.what.name(), task.bytes);
-            let label = format!("{name}, {what} of {bytes} B, time {launch} of {rounds} calls");
-            progress.step(&label);
-            let one = side.one(task, stopwatch, measuring.spoil).map_err(|error| {
-                let error = mscclpp::Report(&*error);
-                format!("{}, {} of {} bytes: {error}", side.name, task.what.name(), task.bytes)
-            });
-            let (us, ok) = one?;
-            right[n] &= ok;
-            if measuring.counts(launch) {
-                times[n].extend(us.map(|us| us / f64::from(rounds)));
-            }
-        }
-    }
-    let mut all = Vec::new();
-    for (times, right) in times.into_iter().zip(right) {
-        let right = stopwatch.ranks().all(right)?;
-        all.push(Times::of(times).filter(|_| right));
-    }
-    Ok(all)
-}
-
 impl Side<'_> {
-    /// Measures one time. Returns it, and whether the result was right. Calls in place have changed their own input, so one
-    /// more call is made and checked instead.
-    fn one(&self, task: &Task, stopwatch: &Stopwatch<'_>, spoil: bool) -> Result<(Option<f64>, bool)> {
+    /// Measures one time. Calls in place have changed their own input, so one more call is made and checked instead.
+    fn once(&self, task: &Task, stopwatch: &Stopwatch<'_>, time: Time) -> Result<Option<f64>> {
         task.prepare(self.memory)?;
-        let us = match self.are_queued {
-            true => stopwatch.time(self.n_launches, &self.launches)?,
-            false => stopwatch.time_of_waits(|stream| (self.launches)(stream, 0..self.n_launches))?,
+        let (launches, count) = (&self.launches, self.launches.count());
+        let measure = || match self.are_queued {
+            true => stopwatch.time(count, |stream, range| launches.submit(stream, range)),
+            false => stopwatch.time_of_waits(|stream| launches.submit(stream, 0..count)),
+        };
+        let us = match self.limit {
+            Some(limit) => within(limit, &format!("{} ({})", self.name, task.what.name()), measure)?,
+            None => measure()?,
         };
         if task.place == ResultPlace::In {
             task.prepare(self.memory)?;
             stopwatch.time_of_waits(&self.call)?;
         }
-        if spoil {
+        if time.spoils {
             task.spoil(self.memory)?;
         }
-        Ok((us, us.is_some() && task.is_done(self.memory, &self.like)?))
+        Ok(if us.is_some() && task.is_done(self.memory, &self.like)? { us } else { None })
+    }
+
+    /// This side as a contender with that variant. A time is that of `rounds` calls.
+    pub(super) fn contender<'a>(
+        &'a self,
+        variant: String,
+        rounds: u32,
+        task: &'a Task,
+        stopwatch: &'a Stopwatch<'_>,
+    ) -> Contender<'a> {
+        let (what, bytes) = (task.what.name(), task.bytes);
+        let once = move |time| {
+            let explain = |error: crate::Error| {
+                let error = mscclpp::Report(&*error);
+                format!("{}, {what} of {bytes} bytes: {error}", self.name).into()
+            };
+            self.once(task, stopwatch, time).map_err(explain)
+        };
+        let row = Row::new(what, variant, (bytes, SizeOf::Bytes), rounds);
+        Contender {
+            label: format!("{}, {what} of {bytes} B, {rounds} calls in a time", self.name),
+            bus: Some(task.what.bus(task.ranks)),
+            ..Contender::new(row, Box::new(once))
+        }
     }
 }

@@ -8,10 +8,9 @@ use std::{
 };
 
 use crate::{
-    Result,
     data::{GUARD, Memory},
     one_way::Transfer,
-    ranks::Ranks,
+    prelude::*,
 };
 
 /// The bytes that are written by one call.
@@ -101,11 +100,6 @@ impl Memory for RefCell<Vec<u8>> {
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         bytes.copy_from_slice(&self.borrow()[offset as usize..][..bytes.len()]);
-        Ok(())
-    }
-
-    fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
-        self.borrow_mut()[offset as usize..][..len as usize].fill(value);
         Ok(())
     }
 }

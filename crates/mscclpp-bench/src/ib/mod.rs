@@ -8,16 +8,10 @@ mod puts;
 pub(crate) use bandwidth::{Options as BandwidthOptions, run as bandwidth};
 pub(crate) use latency::{Options as LatencyOptions, run as latency};
 
-use clap::Args;
-use mscclpp::{InfiniBand, prelude::*};
+use mscclpp::InfiniBand;
 use mscclpp_ib::bare::BareDevice;
 
-use crate::{
-    Result,
-    machine::Machine,
-    measuring::Measuring,
-    ranks::{Joining, Ranks},
-};
+use crate::{machine::Machine, prelude::*};
 
 /// The adapters from which each rank takes one if the user names none.
 const TRANSPORTS: [Transport; 2] = [Transport::IB0, Transport::IB1];
@@ -43,12 +37,10 @@ struct OnAdapter {
 
 impl OnAdapter {
     fn join(choice: &Choice, measuring: &Measuring, joining: &Joining) -> Result<Self> {
-        if measuring.devices.are_given() || joining.gpu.is_some() {
-            return Err(
-                "--devices and --gpu choose GPUs; here host memory is sent, by the adapters of --transports"
-                    .into(),
-            );
-        }
+        measuring.require_no_devices(
+            joining,
+            "choose GPUs; here host memory is sent, by the adapters of --transports",
+        )?;
         let provider = InfiniBand::new();
         let known = provider.device_names()?;
         let context = Context::builder().provider(provider).platform(Platform::Sim).build();

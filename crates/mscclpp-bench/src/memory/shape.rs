@@ -1,9 +1,7 @@
 //! The number of blocks and threads of the launches, and how many of the blocks have work.
 
-use mscclpp::prelude::*;
-
 use super::{Barriers, Move, Options, OwnChannels};
-use crate::Result;
+use crate::prelude::*;
 
 /// The shape of the launches.
 #[derive(Clone, Copy)]
@@ -20,11 +18,6 @@ pub(super) struct Shape {
 const LINE: u64 = 128;
 
 impl Shape {
-    #[cfg(test)]
-    pub(super) const fn of(blocks: u32, threads: u32) -> Self {
-        Self { blocks, threads, share: None, is_bulk: false }
-    }
-
     pub(super) fn new(options: &Options, gpu: &Gpu) -> Result<Self> {
         let on_sim = gpu.platform() == Platform::Sim;
         let (most_blocks, most_threads) = if on_sim { (4, 32) } else { (32, 1024) };
@@ -101,7 +94,7 @@ mod tests {
     use super::*;
     use crate::memory::Packets;
 
-    const BLOCKS: Shape = Shape::of(32, 1024);
+    const BLOCKS: Shape = Shape { blocks: 32, threads: 1024, share: None, is_bulk: false };
 
     #[test]
     fn blocks_without_a_share_have_no_work_but_at_full_barriers() {

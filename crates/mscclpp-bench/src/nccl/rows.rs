@@ -1,13 +1,10 @@
 //! NCCL's side of a row.
 
-use mscclpp::{DevicePtr, Platform, Stream};
-
 use super::Comm;
 use crate::{
-    Result,
     collectives::{Calls, Side, Task},
     data::Memory,
-    stopwatch::Stopwatch,
+    prelude::*,
     watchdog::within,
 };
 
@@ -29,25 +26,24 @@ impl Comm<'_> {
         let watched = format!("{name} ({})", what.name());
         // SAFETY: the memory outlives the side, and the code that times the calls waits for them.
         let call = move |stream: &Stream| unsafe { self.call(what, &request, stream) };
+        let stream = stopwatch.stream();
+        let is_simulated = stream.gpu().platform() == Platform::Sim;
+        let of_a_graph = if is_simulated { 0 } else { calls.of_a_graph };
         let one = {
             let watched = watched.clone();
             move |stream: &Stream| within(limit, &watched, || call(stream))
         };
         // The first call connects the ranks, which no capture may contain.
         stopwatch.time_of_waits(&one)?;
-        let stream = stopwatch.stream();
-        let is_simulated = stream.gpu().platform() == Platform::Sim;
-        let calls = Calls { are_eager: calls.are_eager || is_simulated, ..calls };
-        let submit = within(limit, &watched, || calls.submit(call, stream))?;
+        // SAFETY: as above.
+        let launches =
+            within(limit, &watched, || unsafe { Launches::capture(stream, calls.rounds, of_a_graph, call) })?;
         Ok(Side {
             name: name.to_owned(),
             memory,
-            // To watch takes time; replays need it not.
-            launches: Box::new(move |stream, range| match calls.are_eager {
-                true => within(limit, &watched, || submit(stream, range)),
-                false => submit(stream, range),
-            }),
-            n_launches: calls.launches(),
+            launches,
+            // The calls are watched from outside of the time, which has the same limit for their work on the device.
+            limit: (of_a_graph == 0).then_some(2 * limit),
             // On simulated devices a call is complete when it returns.
             are_queued: !is_simulated,
             call: Box::new(one),

@@ -3,22 +3,14 @@
 mod ping_pong;
 mod put;
 
-use clap::{Args, ValueEnum};
-use mscclpp::{prelude::*, proxy::ServiceStats};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use mscclpp::proxy::{ProxyServiceBuilder, ServiceStats};
 
 pub(crate) use self::{
     ping_pong::{Options as PingPongOptions, PacketOptions, packet_ping_pong, ping_pong},
     put::{Options as PutOptions, put},
 };
-use crate::{
-    Error, Result,
-    data::Destination,
-    ethernet::Tuning,
-    measuring::{Arrival, Messages},
-    pair::Pair,
-    stopwatch::Stopwatch,
-    table::Table,
-};
+use crate::{Error, data::Destination, ethernet::Tuning, prelude::*};
 
 /// The options of every workload over port channels.
 #[derive(Args)]
@@ -40,25 +32,11 @@ pub(crate) struct Common {
 #[derive(Args)]
 pub(crate) struct Carriage {
     /// The transport of the proxies.
-    #[arg(long = "transport", value_enum, default_value = "cuda-ipc")]
-    carrier: Carrier,
+    #[arg(long, default_value = "cuda-ipc", value_parser = PossibleValuesParser::new(["cuda-ipc", "ethernet"])
+        .map(|name| if name == "ethernet" { Transport::ETHERNET } else { Transport::CUDA_IPC }))]
+    transport: Transport,
     #[command(flatten)]
     tuning: Tuning,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Carrier {
-    CudaIpc,
-    Ethernet,
-}
-
-impl Carrier {
-    fn transport(self) -> Transport {
-        match self {
-            Self::CudaIpc => Transport::CUDA_IPC,
-            Self::Ethernet => Transport::ETHERNET,
-        }
-    }
 }
 
 /// This side of a port channel: the bytes of its `source` are put to the start of the peer's arrivals.
@@ -78,8 +56,8 @@ const ARRIVALS: u64 = 4096;
 
 impl<'a> Ports<'a> {
     /// Makes this side for puts of up to `largest` bytes.
-    fn new(pair: &'a Pair, options: &Common, carrier: Carrier, largest: u64) -> Result<Self> {
-        let (comm, transport) = (&pair.ranks.comm, carrier.transport());
+    fn new(pair: &'a Pair, options: &Common, transport: Transport, largest: u64) -> Result<Self> {
+        let comm = &pair.ranks.comm;
         let source = pair.gpu.allocate(largest)?;
         let arrivals = pair.gpu.allocate(ARRIVALS + largest + ARRIVALS)?;
         // The memory is never freed, because the peer may put to it even after an error here.
@@ -89,16 +67,10 @@ impl<'a> Ports<'a> {
         let here = unsafe { comm.register_memory(arrivals.ptr().add(ARRIVALS), largest, transport)? };
         let there = pair.ranks.share(&here)?;
 
-        let mut builder = ProxyService::builder(&pair.gpu);
-        if let Some(bytes) = options.direct_put_max {
-            builder = builder.direct_put_max(bytes);
-        }
-        if let Some(bytes) = options.bulk_put_max {
-            builder = builder.bulk_put_max(bytes);
-        }
-        if let Some(triggers) = options.fifo_size {
-            builder = builder.fifo_size(triggers);
-        }
+        let builder = ProxyService::builder(&pair.gpu);
+        let builder = options.direct_put_max.into_iter().fold(builder, ProxyServiceBuilder::direct_put_max);
+        let builder = options.bulk_put_max.into_iter().fold(builder, ProxyServiceBuilder::bulk_put_max);
+        let builder = options.fifo_size.into_iter().fold(builder, ProxyServiceBuilder::fifo_size);
         let service = builder.build()?;
         let connection = pair.connect(transport)?;
         let channel = service.build_port_channel(comm, &connection, &there, &from)?;
@@ -135,9 +107,9 @@ impl<'a> Ports<'a> {
         )
     }
 
-    /// Ends the proxy once both sides are done, and the table.
-    fn finish(self, pair: &Pair, table: &mut Table, notes: Vec<String>) -> Result<()> {
+    /// Ends the proxy once this side is done, and waits for the other side.
+    fn finish(self, pair: &Pair) -> Result<()> {
         self.service.stop_proxy()?;
-        pair.end(table, notes)
+        pair.ranks.meet()
     }
 }

@@ -68,6 +68,8 @@ pub(crate) fn ranks_that_differ() -> Result<(), Failed> {
     for calls in [
         ["memory-put --iters 5", "memory-put --iters 7"],
         ["memory-put", "port-put"],
+        // This workload has another default of an option.
+        ["tune", "tune --repeats 7"],
         ["ethernet-bw --begin 1K", "ll8-pingpong --threads 7"],
     ] {
         let outputs = by_hand(|rank, address| {

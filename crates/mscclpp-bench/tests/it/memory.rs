@@ -19,7 +19,6 @@ pub(crate) fn relaxed_on_one_device() -> Result<(), Failed> {
         ["signal-pingpong", "--relaxed", "--iters", "20", "--repeats", "1", "--devices", "0", "0"];
     let report = report("relaxed", &arguments)?;
     assert_eq!(variants(&report), ["relaxed", "relaxed, chosen", "bare relaxed"]);
-    assert!(report["rows"][0]["goal"].is_null(), "the goal is of two GPUs");
     Ok(())
 }
 
@@ -46,7 +45,6 @@ pub(crate) fn memory_put_and_get() -> Result<(), Failed> {
         let expected = 5001.0 / row["times"]["median"].as_f64().unwrap_or(0.0) / 1e3;
         let bandwidth = row["bandwidth"]["algorithm"].as_f64().unwrap_or(0.0);
         assert!((bandwidth / expected - 1.0).abs() < 1e-9, "{row}");
-        assert!(row["goal"].is_null() && row["baseline"].is_null(), "the figures are of two GPUs: {row}");
     }
     for workload in ["memory-put", "memory-get"] {
         let bulk: &[&str] = &["--bulk", "--barriers", "none", "--blocks", "2", "--threads", "64"];

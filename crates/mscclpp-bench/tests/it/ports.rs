@@ -15,7 +15,6 @@ pub(crate) fn port_put() -> Result<(), Failed> {
         let report = report("port-put", &[&["port-put"], ODD, more].concat())?;
         assert_eq!(variants(&report), [variant; 3]);
         assert_eq!(column(&report, "size"), [1, 71, 5001]);
-        assert!(report["rows"][0]["goal"].is_null(), "the figures are of other sizes: {report}");
         // There are a warm-up and two repeats of three rounds.
         let large = notes(&report).into_iter().find(|note| note.starts_with("5001 B: "));
         assert!(large.is_some_and(|note| note.contains(" and 9 puts, ")), "{report}");
@@ -79,6 +78,5 @@ pub(crate) fn fifo() -> Result<(), Failed> {
 pub(crate) fn proxy_idle() -> Result<(), Failed> {
     let report = report("proxy-idle", &["proxy-idle", "--idle", "20", "--window", "20", "--repeats", "2"])?;
     assert_eq!(variants(&report), ["core time a second", "first trigger"]);
-    assert!(report["rows"][0]["goal"].is_null(), "the goal is for a second without triggers: {report}");
     Ok(())
 }

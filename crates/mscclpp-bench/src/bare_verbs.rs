@@ -58,7 +58,6 @@ impl Registered {
         Ok(Self { start, len, keys: unsafe { device.register(start, len, relaxed)? } })
     }
 
-    /// The local address of `len` bytes at `offset`.
     fn place(&self, offset: u64, len: u32) -> sys::ibv_sge {
         assert!(offset + u64::from(len) <= self.len, "{len} bytes at {offset} of {}", self.len);
         sys::ibv_sge { addr: self.start + offset, length: len, lkey: self.keys.local_key() }

@@ -61,7 +61,7 @@ struct Job {
 
 fn job(n: usize) -> Result<Job> {
     let id = TcpBootstrap::create_unique_id()?;
-    let before = Use::now();
+    let before = held();
     let (formed, counted) = (Barrier::new(n + 1), Barrier::new(n + 1));
     let started = Instant::now();
     let rank = |rank: usize| -> Result<([Duration; 3], bool)> {
@@ -94,7 +94,7 @@ fn job(n: usize) -> Result<Job> {
             }
         }
         formed.wait();
-        let during = Use::now();
+        let during = held();
         counted.wait();
         let results: Vec<_> = threads
             .into_iter()
@@ -106,7 +106,7 @@ fn job(n: usize) -> Result<Job> {
     Ok(Job {
         at: [Duration::ZERO, last(0), last(1), last(2)],
         ok: results.iter().all(|(_, ok)| *ok),
-        cost: before.per_rank(&during, n),
+        cost: per_rank(before, during, n),
     })
 }
 
@@ -115,36 +115,19 @@ fn message(rank: usize) -> Vec<u8> {
     (0..MESSAGE).map(|i| (rank * 31 + i * 7) as u8).collect()
 }
 
-/// The resources that the process holds.
-struct Use {
-    threads: usize,
-    descriptors: usize,
-    resident_kib: usize,
+/// The resources that the process holds: threads, descriptors, and KiB of resident memory.
+fn held() -> [usize; 3] {
+    let entries = |path| fs::read_dir(path).map_or(0, Iterator::count);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident = resident.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    [entries("/proc/self/task"), entries("/proc/self/fd"), resident.unwrap_or(0)]
 }
 
-impl Use {
-    fn now() -> Self {
-        let entries = |path| fs::read_dir(path).map_or(0, Iterator::count);
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        Self {
-            threads: entries("/proc/self/task"),
-            descriptors: entries("/proc/self/fd"),
-            resident_kib: resident
-                .and_then(|text| text.split_whitespace().next())
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0),
-        }
-    }
-
-    /// The use of each rank. The rank's own thread, which this program started, is not counted.
-    fn per_rank(&self, during: &Self, n: usize) -> String {
-        let each = |now: usize, before: usize| now.saturating_sub(before) as f64 / n as f64;
-        format!(
-            "{:.1} threads, {:.1} descriptors, {:.0} KiB resident per rank",
-            each(during.threads, self.threads + n),
-            each(during.descriptors, self.descriptors),
-            each(during.resident_kib, self.resident_kib),
-        )
-    }
+/// The use of each rank. The rank's own thread, which this program started, is not counted.
+fn per_rank(before: [usize; 3], during: [usize; 3], n: usize) -> String {
+    let own = [n, 0, 0];
+    let [threads, descriptors, resident]: [f64; 3] =
+        std::array::from_fn(|i| during[i].saturating_sub(before[i] + own[i]) as f64 / n as f64);
+    format!("{threads:.1} threads, {descriptors:.1} descriptors, {resident:.0} KiB resident per rank")
 }

@@ -16,7 +16,6 @@ pub(crate) fn fresh_seed() -> u64 {
     fastrand::u64(..)
 }
 
-/// The random bytes that a seed gives.
 pub(crate) fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);

@@ -21,7 +21,6 @@ pub(crate) struct Tuning {
     checksums: bool,
 }
 
-/// The size of chunks, and their number.
 type Staging = (u64, usize);
 
 fn parse_staging(text: &str) -> Result<Staging, String> {

@@ -12,7 +12,6 @@ pub(crate) struct Exchange<'a> {
     /// The channels, of which there is at least one.
     pub(crate) channels: Vec<MemoryChannel>,
     memory: DeviceBuffer,
-    /// The memory in which packets arrive.
     scratch: Option<DeviceBuffer>,
     /// The offset of the peer's data in this side's memory, in bytes.
     pub(crate) incoming: u64,

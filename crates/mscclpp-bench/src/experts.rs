@@ -127,7 +127,6 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     pair.ranks.meet()
 }
 
-/// A call that is put into a stream.
 type Call<'a> = &'a dyn Fn(&Stream) -> Result<()>;
 
 struct Bench<'a> {
@@ -200,10 +199,9 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// The rows of a dispatch and a combine.
     fn rows(&self, table: &mut Table, layout: AskedLayout) -> Result<[Row; 2]> {
         let Self { options, shape, pair, tokens, .. } = self;
-        let limit = crate::device_clock::LIMIT;
+        let limit = crate::stopwatch::LIMIT;
         let stopwatch = Stopwatch::of_others(pair, limit, |reason| {
             Abort::abort(&self.experts, reason);
             self.collectives.abort(reason);

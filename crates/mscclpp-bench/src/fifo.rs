@@ -3,7 +3,7 @@
 use mscclpp::proxy::Fifo;
 
 use crate::{
-    one_device::{OneDevice, machine},
+    machine::{Machine, OneDevice},
     prelude::*,
     pushers::{Pushers, Pushing, Shape},
 };
@@ -47,7 +47,7 @@ impl Pushing {
 
 pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     let gpu = options.on.open()?;
-    table.begin(machine(&gpu)?, 2 * options.threads.len())?;
+    table.begin(Machine::of_one(&gpu)?, 2 * options.threads.len())?;
     table.note(
         "one block, one proxy; timed by the device's events; the proxy checks that each thread's triggers come once and \
          in order",

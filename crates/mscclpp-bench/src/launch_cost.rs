@@ -5,9 +5,9 @@ use std::{ffi::c_void, ptr, time::Instant};
 use mscclpp_gpu_sys::cuda::{CUfunction, CUstreamCaptureMode, CuResult, Driver};
 
 use crate::{
-    device_clock::LIMIT,
-    one_device::{OneDevice, machine},
+    machine::{Machine, OneDevice},
     prelude::*,
+    stopwatch::LIMIT,
 };
 
 #[derive(Args)]
@@ -64,15 +64,16 @@ enum Whose {
     Others,
 }
 
-/// The variants: name, way, owner of the stream, and whether the stream's owner captures the launches.
+/// The variants: name, way, owner of the stream, and whether the stream's owner captures the launches. A bare one is the baseline
+/// of those behind it.
 const ROWS: [(&str, How, Whose, bool); 9] = [
     ("bare cuLaunchKernel", How::Bare, Whose::Others, false),
     ("values, own stream", How::Values, Whose::Ours, false),
     ("objects, own stream", How::Objects, Whose::Ours, false),
     ("values, stream of others", How::Values, Whose::Others, false),
     ("objects, stream of others", How::Objects, Whose::Others, false),
-    ("objects, own capture", How::Objects, Whose::Ours, true),
     ("bare, capture of others", How::Bare, Whose::Others, true),
+    ("objects, own capture", How::Objects, Whose::Ours, true),
     ("values, capture of others", How::Values, Whose::Others, true),
     ("objects, capture of others", How::Objects, Whose::Others, true),
 ];
@@ -83,7 +84,7 @@ const ABOVE: f64 = 0.5;
 pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     let gpu = options.on.open()?;
     let mut launcher = Launcher::new(&gpu)?;
-    table.begin(machine(&gpu)?, ROWS.len())?;
+    table.begin(Machine::of_one(&gpu)?, ROWS.len())?;
     let mut bare: [Option<f64>; 2] = [None; 2];
     for (variant, how, whose, is_captured) in ROWS {
         if whose == Whose::Others && launcher.theirs.is_none() {
@@ -122,7 +123,6 @@ struct Launcher {
     values: KernelArgs,
     objects: KernelArgs,
     theirs: Option<Theirs>,
-    /// The number of launches of the kernel.
     launches: u64,
 }
 

@@ -4,12 +4,10 @@
 //! from devices simulated on the CPU: they show that a change made something slower, and say nothing about a GPU.
 
 mod bare_verbs;
-mod block;
 mod bootstrap;
 mod call;
 mod collectives;
 mod data;
-mod device_clock;
 mod doctor;
 mod ethernet;
 mod ethernet_bw;
@@ -26,7 +24,6 @@ mod machine;
 mod measuring;
 mod memory;
 mod nccl;
-mod one_device;
 mod one_way;
 mod output;
 mod packet_pingpong;
@@ -189,6 +186,9 @@ impl<O: Args> Alone<O> {
 fn main() -> ExitCode {
     let matches = help::complete(Arguments::command()).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if matches.subcommand().is_some_and(|(_, it)| it.try_contains_id("compare").unwrap_or(false)) {
+        nccl::set_environment();
+    }
     match run(&arguments.command) {
         Ok(code) => code,
         Err(error) => {
@@ -199,13 +199,6 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
-    if let Command::AllReduce(it)
-    | Command::AllGather(it)
-    | Command::ReduceScatter(it)
-    | Command::AllToAll(it) = command
-    {
-        it.options.set_environment();
-    }
     mscclpp::log::init()?;
     let collective =
         |what| move |options: &_, joining: &_, table: &mut _| collectives::run(what, options, joining, table);

@@ -67,7 +67,6 @@ impl Measuring {
         if are_given { Err(format!("--devices and --gpu {why}").into()) } else { Ok(()) }
     }
 
-    /// The value of `--iters`, or `default`.
     pub(crate) fn rounds_or(&self, default: u32) -> u32 {
         self.iters.unwrap_or(default)
     }

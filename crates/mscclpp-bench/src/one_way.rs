@@ -14,7 +14,6 @@ use crate::{
 /// The number of bytes that are timed together by default.
 const BYTES_OF_A_TIME: u64 = 1 << 30;
 
-/// A way to move messages from rank 0 to rank 1.
 pub(crate) trait Transfer {
     /// The memory of this rank: rank 0 sends its first bytes; on rank 1 data arrives after the first [`GUARD`] bytes.
     fn memory(&self) -> &dyn Memory;

@@ -8,7 +8,7 @@ use mscclpp::{
     gpu::KernelParam,
 };
 
-use crate::{block::Block, data::fresh_seed, exchange::Exchange, kernels::PACKET_PING_PONG, prelude::*};
+use crate::{data::fresh_seed, exchange::Exchange, kernels::PACKET_PING_PONG, pair::Block, prelude::*};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -18,7 +18,6 @@ pub(crate) struct Options {
     block: Block,
 }
 
-/// A kind of packet.
 pub(crate) struct Kind {
     workload: &'static str,
     kernel: &'static str,

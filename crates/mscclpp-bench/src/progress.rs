@@ -23,7 +23,6 @@ const BAR: usize = 24;
 const SLOW: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// The progress of one rank's run.
 pub(crate) struct Progress {
     rank: usize,
     begun: Instant,
@@ -44,7 +43,6 @@ struct Now {
     row_since: Instant,
     /// The duration of the row at which the next message comes.
     next: Duration,
-    /// The limit of `--watch`.
     limit: Option<Duration>,
 }
 

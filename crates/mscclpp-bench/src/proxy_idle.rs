@@ -8,8 +8,8 @@ use std::{
 use mscclpp::proxy::Fifo;
 
 use crate::{
+    machine::{Machine, OneDevice},
     measuring::cpu_time,
-    one_device::{OneDevice, machine},
     prelude::*,
     pushers::{Pushers, Pushing, Shape},
     report::Unit,
@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     let repeats = options.repeats.unwrap_or(if gpu.platform() == Platform::Sim { 3 } else { 7 });
     let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size: Fifo::DEFAULT_SIZE };
     let mut pushers = Pushers::new(&gpu, shape, options.spoil)?;
-    table.begin(machine(&gpu)?, repeats as usize)?;
+    table.begin(Machine::of_one(&gpu)?, repeats as usize)?;
     // The first launch is slow, and is not counted.
     let mut ok = pushers.launch()?.is_some();
     let (mut shares, mut waits) = (Vec::new(), Vec::new());

@@ -17,8 +17,8 @@ use mscclpp::{
 
 use crate::{
     Result,
-    device_clock::{DeviceClock, LIMIT},
     kernels::PORT_BENCH,
+    stopwatch::{DeviceClock, LIMIT},
 };
 
 /// The way in which threads push their triggers.

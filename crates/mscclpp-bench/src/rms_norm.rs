@@ -33,12 +33,13 @@ const EPSILON: f32 = 1e-5;
 /// The scale of fp8 numbers.
 const UNIT: f32 = 0.01;
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Variant {
-    AllReduce,
-    TwoLaunches,
-    Fused,
-    FusedFp8,
+/// One way to get a result.
+struct Variant<'a> {
+    name: &'static str,
+    expected: &'a [u8],
+    gives_residual: bool,
+    selection: Option<Selection>,
+    call: Submit<'a>,
 }
 
 pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
@@ -53,11 +54,10 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let measuring = &options.measuring;
     let pair = measuring.join(2, joining)?;
     let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
-    let variants = [Variant::AllReduce, Variant::TwoLaunches, Variant::Fused, Variant::FusedFp8];
-    table.begin(pair.machine(Transport::CUDA_IPC), rows.len() * variants.len())?;
+    table.begin(pair.machine(Transport::CUDA_IPC), 4 * rows.len())?;
     for count in rows {
         let bench = Bench::new(options, &pair, &collectives, *count as usize, hidden as usize)?;
-        for variant in variants {
+        for variant in bench.variants()? {
             let row = bench.row(table, variant)?;
             table.push(row)?;
         }
@@ -142,33 +142,91 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn row(&self, table: &mut Table, variant: Variant) -> Result<Row> {
-        let (pair, measuring) = (self.pair, &self.options.measuring);
-        let stopwatch = Stopwatch::new(pair, Vec::new())?;
-        let (expected, name) = match variant {
-            Variant::AllReduce => (&self.expected.sums, "all-reduce"),
-            Variant::TwoLaunches => (&self.expected.normalised, "two-launches"),
-            Variant::Fused => (&self.expected.normalised, "fused"),
-            Variant::FusedFp8 => (&self.expected.quantised, "fused-fp8"),
+    fn variants(&self) -> Result<[Variant<'_>; 4]> {
+        let Self { collectives, given, result, expected, behind, fused, .. } = self;
+        let count = given.len();
+        let request = |recv| Request {
+            kind: Kind::AllReduce(ReduceOp::Sum),
+            send: given.ptr(),
+            recv,
+            count: count as u64,
+            data_type: mscclpp_collectives::DataType::F16,
         };
-        let Selection { protocol, blocks, threads, .. } =
-            self.selection(variant)?.ok_or("a call of no rows")?;
+        let (only, first) = (request(result.ptr().add(GUARD)), request(self.sums.ptr()));
+        let selection = collectives.selection(&first)?;
+        let (residual, weight, vectors) = (self.residual.ptr(), self.weight.ptr(), (self.hidden / 8) as u32);
+        let args = KernelArgs::new().with(self.sums.ptr()).with(residual).with(weight).with(EPSILON);
+        let args = args.with(self.new_residual.ptr().add(GUARD)).with(result.ptr().add(GUARD)).with(vectors);
+        let config = LaunchConfig::linear(self.rows as u32, vectors.next_multiple_of(32));
+        let of_fused = move || KernelArgs::new().with(residual).with(weight).with(EPSILON);
+        let new_residual = DeviceSlice::<f16>::at(&self.new_residual, GUARD, count)?;
+        let rows = || Rows::new(given, self.hidden)?.output(&new_residual);
+        let as_f16 = rows()?.output(&DeviceSlice::<f16>::at(result, GUARD, count)?)?;
+        let as_fp8 = rows()?.output(&DeviceSlice::<F8E4m3>::at(result, GUARD, count)?)?;
+        // The calls are safe: the memory is kept until the stopwatch, which is dropped first, has waited for them; the kernels
+        // have these outputs and parameters.
+        Ok([
+            Variant {
+                name: "all-reduce",
+                expected: &expected.sums,
+                gives_residual: false,
+                selection,
+                // SAFETY: as above.
+                call: Box::new(move |stream| Ok(unsafe { collectives.enqueue(&[only], stream) }?)),
+            },
+            Variant {
+                name: "two-launches",
+                expected: &expected.normalised,
+                gives_residual: true,
+                selection,
+                // SAFETY: as above.
+                call: Box::new(move |stream| unsafe {
+                    collectives.enqueue(&[first], stream)?;
+                    Ok(behind.launch(stream, config, &args)?)
+                }),
+            },
+            Variant {
+                name: "fused",
+                expected: &expected.normalised,
+                gives_residual: true,
+                selection: collectives.rows_selection(&as_f16)?,
+                call: Box::new(move |stream| {
+                    // SAFETY: as above.
+                    Ok(unsafe { collectives.all_reduce_rows(&as_f16, &fused[0], of_fused(), stream) }?)
+                }),
+            },
+            Variant {
+                name: "fused-fp8",
+                expected: &expected.quantised,
+                gives_residual: true,
+                selection: collectives.rows_selection(&as_fp8)?,
+                call: Box::new(move |stream| {
+                    let args = of_fused().with(UNIT);
+                    // SAFETY: as above.
+                    Ok(unsafe { collectives.all_reduce_rows(&as_fp8, &fused[1], args, stream) }?)
+                }),
+            },
+        ])
+    }
+
+    fn row(&self, table: &mut Table, variant: Variant<'_>) -> Result<Row> {
+        let (pair, measuring) = (self.pair, &self.options.measuring);
+        let Variant { name, expected, gives_residual, selection, call } = variant;
+        let stopwatch = Stopwatch::new(pair, Vec::new())?;
+        let Selection { protocol, blocks, threads, .. } = selection.ok_or("a call of no rows")?;
         let bytes = 2 * (self.rows * self.hidden) as u64;
         let calls = Calls::new(measuring.rounds(pair, bytes), self.options.calls, false);
         // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
-        let launches = unsafe { calls.capture(stopwatch.stream(), |stream| self.call(variant, stream))? };
-        let arrival = Arrival {
-            stopwatch: &stopwatch,
-            destination: Destination { memory: &self.result, offset: GUARD },
-        };
-        let mut result = arrival.once(
+        let launches = unsafe { calls.capture(stopwatch.stream(), call)? };
+        let destination = Destination { memory: &self.result, offset: GUARD };
+        let mut result = Arrival { stopwatch: &stopwatch, destination }.once(
             launches.count(),
             |stream, _, range| launches.submit(stream, range),
             |_| Cow::Borrowed(expected),
         );
         let residual = Destination { memory: &self.new_residual, offset: GUARD };
         let once = |time: Time| {
-            if variant == Variant::AllReduce {
+            if !gives_residual {
                 return result(time);
             }
             residual.poison(bytes)?;
@@ -183,73 +241,6 @@ impl<'a> Bench<'a> {
         let row = Row::new("all-reduce-rmsnorm", variant, (bytes, SizeOf::Bytes), calls.rounds);
         let row = Row { blocks: Some(blocks), ..row };
         table.measure(measuring.repeats, &pair.ranks, Contender::new(row, Box::new(once)))
-    }
-
-    fn call(&self, variant: Variant, stream: &Stream) -> Result<()> {
-        let (residual, weight) = (self.residual.ptr(), self.weight.ptr());
-        match variant {
-            // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
-            Variant::AllReduce => unsafe {
-                self.collectives.enqueue(&[self.request(self.result.ptr().add(GUARD))], stream)?;
-            },
-            Variant::TwoLaunches => {
-                let vectors = (self.hidden / 8) as u32;
-                let args = KernelArgs::new().with(self.sums.ptr()).with(residual).with(weight).with(EPSILON);
-                let args = args
-                    .with(self.new_residual.ptr().add(GUARD))
-                    .with(self.result.ptr().add(GUARD))
-                    .with(vectors);
-                let config = LaunchConfig::linear(self.rows as u32, vectors.next_multiple_of(32));
-                // SAFETY: the memory is kept until the stopwatch has waited for all calls; these are the kernel's parameters.
-                unsafe {
-                    self.collectives.enqueue(&[self.request(self.sums.ptr())], stream)?;
-                    self.behind.launch(stream, config, &args)?;
-                }
-            }
-            Variant::Fused | Variant::FusedFp8 => {
-                let args = KernelArgs::new().with(residual).with(weight).with(EPSILON);
-                let (kernel, args) = match variant {
-                    Variant::Fused => (&self.fused[0], args),
-                    _ => (&self.fused[1], args.with(UNIT)),
-                };
-                let rows = self.fused_rows(variant)?;
-                // SAFETY: the memory is kept until the stopwatch has waited for all calls; the kernels have these outputs and
-                // parameters.
-                unsafe { self.collectives.all_reduce_rows(&rows, kernel, args, stream)? };
-            }
-        }
-        Ok(())
-    }
-
-    fn request(&self, recv: DevicePtr) -> Request<'static> {
-        Request {
-            kind: Kind::AllReduce(ReduceOp::Sum),
-            send: self.given.ptr(),
-            recv,
-            count: self.given.len() as u64,
-            data_type: mscclpp_collectives::DataType::F16,
-        }
-    }
-
-    fn fused_rows(&self, variant: Variant) -> Result<Rows> {
-        let count = self.given.len();
-        let new_residual = DeviceSlice::<f16>::at(&self.new_residual, GUARD, count)?;
-        let rows = Rows::new(&self.given, self.hidden)?.output(&new_residual)?;
-        Ok(match variant {
-            Variant::FusedFp8 => rows.output(&DeviceSlice::<F8E4m3>::at(&self.result, GUARD, count)?)?,
-            _ => rows.output(&DeviceSlice::<f16>::at(&self.result, GUARD, count)?)?,
-        })
-    }
-
-    fn selection(&self, variant: Variant) -> Result<Option<Selection>> {
-        Ok(match variant {
-            Variant::AllReduce | Variant::TwoLaunches => {
-                self.collectives.selection(&self.request(self.sums.ptr()))?
-            }
-            Variant::Fused | Variant::FusedFp8 => {
-                self.collectives.rows_selection(&self.fused_rows(variant)?)?
-            }
-        })
     }
 }
 

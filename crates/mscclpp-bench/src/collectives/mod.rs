@@ -1,11 +1,10 @@
 //! `all-reduce`, `all-gather`, `reduce-scatter` and `all-to-all`: calls of the library's collectives between processes, in
 //! a graph that is replayed, and NCCL's in turns with them. Sizes are counted as by nccl-tests.
 
-mod calls;
 mod numbers;
+mod side;
 mod task;
 mod tune;
-mod turns;
 mod what;
 
 use std::{
@@ -21,11 +20,10 @@ use mscclpp_collectives::{
 };
 
 pub(crate) use self::{
-    calls::Calls,
     numbers::Numbers,
+    side::{Calls, Side},
     task::{ResultPlace, Task},
     tune::{Options as TuneOptions, tune},
-    turns::Side,
     what::What,
 };
 use crate::{
@@ -34,7 +32,7 @@ use crate::{
     report::{Measured, Nccl},
     sizes::parse_bytes,
 };
-use calls::{ours, us_of_a_call};
+use side::{ours, us_of_a_call};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -116,13 +114,6 @@ fn parse_protocol(text: &str) -> Result<Protocol, String> {
     let found = Protocol::ALL.into_iter().find(|protocol| protocol.to_string() == text);
     found
         .ok_or_else(|| format!("there are {}", Protocol::ALL.map(|protocol| protocol.to_string()).join(", ")))
-}
-
-impl Options {
-    /// Sets what NCCL reads in the environment, before another thread of this process runs.
-    pub(crate) fn set_environment(&self) {
-        self.compare.set_environment();
-    }
 }
 
 /// The selections of the user; the library chooses the rest.
@@ -259,7 +250,6 @@ struct Bench<'a> {
     limit: Duration,
     pair: &'a Pair,
     collectives: &'a Collectives,
-    /// The memory, large enough for the largest task.
     memory: &'a DeviceBuffer,
     nccl: Option<(&'a nccl::Comm<'a>, &'a nccl::Windows<'a>)>,
 }

@@ -5,11 +5,12 @@ mod candidates;
 mod table;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use mscclpp_collectives::{Collectives, Protocol, Query, Selection, Selector, Tuned};
+use parking_lot::Mutex;
 
 use self::{
     candidates::Candidates,
@@ -151,16 +152,9 @@ const PROTOCOLS: [Protocol; 3] = [Protocol::Ll16, Protocol::Ll128, Protocol::Sim
 #[derive(Debug, Clone, Default)]
 struct Trial(Arc<Mutex<Option<Selection>>>);
 
-impl Trial {
-    fn set(&self, selection: Selection) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(selection);
-    }
-}
-
 impl Selector for Trial {
     fn choose(&self, query: &Query) -> Selection {
-        let asked = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.unwrap_or_else(|| Tuned.choose(query))
+        self.0.lock().unwrap_or_else(|| Tuned.choose(query))
     }
 }
 
@@ -193,7 +187,7 @@ impl Tuner<'_> {
 
         let (mut tried, mut sides) = (Vec::new(), Vec::new());
         for candidate in candidates {
-            self.trial.set(*candidate);
+            *self.trial.0.lock() = Some(*candidate);
             let selection = self.collectives.selection(&task.request(memory.ptr()))?;
             if selection == Some(*candidate) {
                 let side = ours(self.collectives, &task, memory, calls, stopwatch.stream())?;

@@ -5,7 +5,6 @@ use mscclpp_collectives::{Kind, ReduceOp};
 
 use super::Numbers;
 
-/// The collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum What {
     AllReduce,

@@ -41,7 +41,7 @@ impl PlainSocket {
 }
 
 fn accept(ranks: &Ranks) -> Result<TcpStream> {
-    let listener = TcpListener::bind((ranks.host_of_rank_0()?, 0))?;
+    let listener = TcpListener::bind(ranks.address_of_rank_0(0)?)?;
     ranks.swap(&listener.local_addr()?.port())?;
     // The peer has connected by now, so it is among the connections that can be accepted.
     let peer = ranks.swap(&0_u16)?;
@@ -55,7 +55,7 @@ fn accept(ranks: &Ranks) -> Result<TcpStream> {
 
 fn connect(ranks: &Ranks) -> Result<TcpStream> {
     let port = ranks.swap(&0_u16)?;
-    let stream = TcpStream::connect_timeout(&(ranks.host_of_rank_0()?, port).into(), SILENCE)?;
+    let stream = TcpStream::connect_timeout(&ranks.address_of_rank_0(port)?, SILENCE)?;
     ranks.swap(&stream.local_addr()?.port())?;
     Ok(stream)
 }

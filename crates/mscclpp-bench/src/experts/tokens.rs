@@ -7,7 +7,6 @@ use crate::prelude::*;
 
 pub(super) struct Tokens {
     pub(super) shape: Shape,
-    /// The rank of this process.
     pub(super) rank: usize,
     /// The tokens of a rank.
     pub(super) count: usize,

@@ -1,8 +1,6 @@
 //! `memory-put`, `memory-get` and `memory-put-packets`: both devices move the same number of bytes at once. A launch is
 //! one round, which `memory_bench.cu` describes.
 
-mod kernel;
-mod roles;
 mod shape;
 
 use std::borrow::Cow;
@@ -10,11 +8,7 @@ use std::borrow::Cow;
 use clap::ValueEnum;
 use mscclpp::channels::{LL8Packet, LL16Packet, LL128Packet, Packet};
 
-use self::{
-    kernel::{OwnChannels, Round, state},
-    roles::Roles,
-    shape::Shape,
-};
+use self::shape::{BULK_STAGE, OwnChannels, Roles, Round, Shape, kernel_name, state};
 use crate::{call::name_of, exchange::Exchange, kernels::MEMORY_BENCH, prelude::*, sizes};
 
 #[derive(Args)]
@@ -216,13 +210,14 @@ fn run(
                     first_unpacker,
                 };
                 let rounds = measuring.rounds(&pair, bytes);
-                let [mine, expected] = pair.ranks.random_messages(bytes)?;
-                exchange.load(&mine)?;
+                let messages = pair.ranks.random_bytes_of_each(bytes)?;
+                let (mine, expected) = (&messages[pair.ranks.rank], &messages[pair.ranks.other()]);
+                exchange.load(mine)?;
                 // The flags start again with the packets, and an aborted barrier would have left its counters changed.
                 state.fill(0, state.len(), 0)?;
 
-                let kernel = module.kernel(&kernel::name(what, shape, barriers))?;
-                let shared_bytes = if shape.is_bulk { kernel::BULK_STAGE } else { 0 };
+                let kernel = module.kernel(&kernel_name(what, shape, barriers))?;
+                let shared_bytes = if shape.is_bulk { BULK_STAGE } else { 0 };
                 let config =
                     LaunchConfig { shared_bytes, ..LaunchConfig::linear(shape.blocks, shape.threads) };
                 let args = arguments(&exchange.channels, barriers, round);
@@ -237,7 +232,7 @@ fn run(
                 let once = exchange.arrival().once(
                     launches.count(),
                     |stream, _, range| launches.submit(stream, range),
-                    |_| Cow::Borrowed(&expected),
+                    |_| Cow::Borrowed(expected),
                 );
                 let row = table.measure(measuring.repeats, &pair.ranks, Contender::new(row, once))?;
                 table.push(row)?;
@@ -247,7 +242,6 @@ fn run(
     pair.ranks.meet()
 }
 
-/// The arguments of a kernel.
 fn arguments(channels: &[MemoryChannel], barriers: Barriers, round: Round) -> KernelArgs {
     let args = KernelArgs::new().with(channels[0].device_handle()).with(round);
     match barriers {

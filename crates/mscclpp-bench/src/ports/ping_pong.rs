@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use mscclpp::channels::{LL16Packet, Packet};
 
 use super::{Carriage, Common, Ports};
-use crate::{block::Block, ethernet::Tuning, kernels::PORT_BENCH, prelude::*};
+use crate::{ethernet::Tuning, kernels::PORT_BENCH, pair::Block, prelude::*};
 
 #[derive(Args)]
 pub(crate) struct PacketOptions {
@@ -24,7 +24,6 @@ pub(crate) struct Options {
     carriage: Carriage,
 }
 
-/// A kind of message.
 struct Kind {
     workload: &'static str,
     kernel: &'static str,

@@ -95,8 +95,8 @@ pub(crate) struct Times {
 pub(crate) struct Bandwidth {
     /// The size over the time.
     pub(crate) algorithm: f64,
-    /// The load on one direction of the interconnect, without the flags of packets. Where a side sends its size to the other,
-    /// this equals the algorithm bandwidth; for collectives it is counted as in nccl-tests.
+    /// The load on one direction of the interconnect: for a collective as nccl-tests counts it; for other workloads the
+    /// algorithm bandwidth, as a side sends its size to the other. The flags of packets do not count.
     pub(crate) bus: f64,
 }
 

@@ -7,7 +7,7 @@ use std::{io, ptr};
 use mscclpp_ib::bare::{BareDevice, BareMemory, BareQueuePair};
 use mscclpp_verbs_sys as sys;
 
-use crate::{Result, ranks::Ranks};
+use crate::prelude::*;
 
 /// The most bytes that a request carries itself.
 const INLINE: u32 = 64;
@@ -58,7 +58,6 @@ impl Registered {
         Ok(Self { start, len, keys: unsafe { device.register(start, len, relaxed)? } })
     }
 
-    /// The local address of `len` bytes at `offset`.
     fn place(&self, offset: u64, len: u32) -> sys::ibv_sge {
         assert!(offset + u64::from(len) <= self.len, "{len} bytes at {offset} of {}", self.len);
         sys::ibv_sge { addr: self.start + offset, length: len, lkey: self.keys.local_key() }

@@ -7,15 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
-use mscclpp::prelude::*;
-
-use crate::{
-    Result,
-    machine::Machine,
-    report::{Row, SizeOf, Times, Unit},
-    table::Table,
-};
+use crate::{machine::Machine, prelude::*, report::Unit};
 
 const MESSAGE: usize = 256;
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -24,61 +16,52 @@ const STACK: usize = 256 << 10;
 #[derive(Args)]
 pub(crate) struct Options {
     /// Numbers of ranks, one row for each.
-    #[arg(long, value_delimiter = ',', default_values_t = [64, 1024], value_parser = parse_ranks)]
-    ranks: Vec<usize>,
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 1024],
+        value_parser = clap::value_parser!(u32).range(1..=16384))]
+    ranks: Vec<u32>,
     /// Jobs that are timed, after one that is not.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
 }
 
-fn parse_ranks(text: &str) -> std::result::Result<usize, String> {
-    match text.parse() {
-        Ok(n @ 1..=16384) => Ok(n),
-        _ => Err("a number of ranks is 1 to 16384".to_owned()),
-    }
-}
-
 pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
-    let mut notes =
-        vec!["seconds from the first rank's start to the last rank's end; the address is a unique id".into()];
-    table.begin(Machine::of(&[], "TCP"), options.ranks.len() * (1 + options.repeats as usize))?;
-    for &n in &options.ranks {
-        let mut job = || {
-            table.progress.step(&format!("bootstrap {n} ranks"));
-            job(n)
-        };
-        let warm_up = job()?;
-        notes.push(format!("{n} ranks, all formed: {}", warm_up.cost));
-        let jobs = (0..options.repeats).map(|_| job()).collect::<Result<Vec<_>>>()?;
-        let ok = warm_up.ok && jobs.iter().all(|job| job.ok);
-        let phases: [Phase; 4] = [
-            ("initialise", |[formed, ..]| formed),
-            ("all_gather 256 B", |[formed, gathered, _]| gathered.saturating_sub(formed)),
-            ("barrier", |[_, gathered, met]| met.saturating_sub(gathered)),
-            ("all three", |[.., met]| met),
-        ];
-        for (variant, time) in phases {
-            let times = jobs.iter().map(|job| time(job.ends).as_secs_f64()).collect();
-            let row = Row::new("bootstrap", variant, (n as u64, SizeOf::Ranks), 1, jobs.len());
-            table.push(Row { unit: Unit::Seconds, ..row.with(Times::of(times).filter(|_| ok)) })?;
+    table.note("seconds from the first rank's start to the last rank's end; the address is a unique id");
+    table.begin(Machine::of(&[], "TCP"), options.ranks.len())?;
+    for &ranks in &options.ranks {
+        let mut jobs = Vec::new();
+        for n in 0..=options.repeats {
+            table
+                .progress
+                .step(&format!("bootstrap {ranks} ranks"), f64::from(n) / f64::from(options.repeats + 1));
+            jobs.push(job(ranks as usize)?);
+        }
+        table.progress.cell();
+        let ok = jobs.iter().all(|job| job.ok);
+        let warm_up = jobs.remove(0);
+        table.note(format!("{ranks} ranks, all formed: {}", warm_up.cost));
+        // The times at which each phase begins and ends; 0 is the start.
+        for (variant, begin, end) in
+            [("initialise", 0, 1), ("all_gather 256 B", 1, 2), ("barrier", 2, 3), ("all three", 0, 3)]
+        {
+            let times = jobs.iter().map(|job| job.at[end].saturating_sub(job.at[begin]).as_secs_f64());
+            let times = Times::of(times.collect::<Vec<_>>()).filter(|_| ok);
+            let row = Row::new("bootstrap", variant, (ranks.into(), SizeOf::Ranks), 1);
+            table.push(Row { unit: Unit::Seconds, repeats: jobs.len(), ..row.with(times, None) })?;
         }
     }
-    table.end(notes)
+    Ok(())
 }
 
-/// A phase: its name, and its time as a function of the times at which the three phases ended.
-type Phase = (&'static str, fn([Duration; 3]) -> Duration);
-
 struct Job {
-    /// The times from the job's start until the last rank had formed, gathered and met.
-    ends: [Duration; 3],
+    /// The times from the job's start of that start, and until the last rank had formed, gathered and met.
+    at: [Duration; 4],
     ok: bool,
     cost: String,
 }
 
 fn job(n: usize) -> Result<Job> {
     let id = TcpBootstrap::create_unique_id()?;
-    let before = Use::now();
+    let before = held();
     let (formed, counted) = (Barrier::new(n + 1), Barrier::new(n + 1));
     let started = Instant::now();
     let rank = |rank: usize| -> Result<([Duration; 3], bool)> {
@@ -111,7 +94,7 @@ fn job(n: usize) -> Result<Job> {
             }
         }
         formed.wait();
-        let during = Use::now();
+        let during = held();
         counted.wait();
         let results: Vec<_> = threads
             .into_iter()
@@ -121,9 +104,9 @@ fn job(n: usize) -> Result<Job> {
     })?;
     let last = |phase: usize| results.iter().map(|(times, _)| times[phase]).max().unwrap_or_default();
     Ok(Job {
-        ends: [0, 1, 2].map(last),
+        at: [Duration::ZERO, last(0), last(1), last(2)],
         ok: results.iter().all(|(_, ok)| *ok),
-        cost: before.per_rank(&during, n),
+        cost: per_rank(before, during, n),
     })
 }
 
@@ -132,36 +115,19 @@ fn message(rank: usize) -> Vec<u8> {
     (0..MESSAGE).map(|i| (rank * 31 + i * 7) as u8).collect()
 }
 
-/// The resources that the process holds.
-struct Use {
-    threads: usize,
-    descriptors: usize,
-    resident_kib: usize,
+/// The resources that the process holds: threads, descriptors, and KiB of resident memory.
+fn held() -> [usize; 3] {
+    let entries = |path| fs::read_dir(path).map_or(0, Iterator::count);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident = resident.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    [entries("/proc/self/task"), entries("/proc/self/fd"), resident.unwrap_or(0)]
 }
 
-impl Use {
-    fn now() -> Self {
-        let entries = |path| fs::read_dir(path).map_or(0, Iterator::count);
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        Self {
-            threads: entries("/proc/self/task"),
-            descriptors: entries("/proc/self/fd"),
-            resident_kib: resident
-                .and_then(|text| text.split_whitespace().next())
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0),
-        }
-    }
-
-    /// The use of each rank. The rank's own thread, which this program started, is not counted.
-    fn per_rank(&self, during: &Self, n: usize) -> String {
-        let each = |now: usize, before: usize| now.saturating_sub(before) as f64 / n as f64;
-        format!(
-            "{:.1} threads, {:.1} descriptors, {:.0} KiB resident per rank",
-            each(during.threads, self.threads + n),
-            each(during.descriptors, self.descriptors),
-            each(during.resident_kib, self.resident_kib),
-        )
-    }
+/// The use of each rank. The rank's own thread, which this program started, is not counted.
+fn per_rank(before: [usize; 3], during: [usize; 3], n: usize) -> String {
+    let own = [n, 0, 0];
+    let [threads, descriptors, resident]: [f64; 3] =
+        std::array::from_fn(|i| during[i].saturating_sub(before[i] + own[i]) as f64 / n as f64);
+    format!("{threads:.1} threads, {descriptors:.1} descriptors, {resident:.0} KiB resident per rank")
 }

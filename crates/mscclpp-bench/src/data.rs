@@ -1,8 +1,8 @@
-//! Makes random data, and checks that it arrived.
+//! Random data, memory of the host, and the check that data arrived.
 
-use mscclpp::DeviceBuffer;
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::Result;
+use crate::prelude::*;
 
 /// The byte with which a destination is filled before data arrives.
 const POISON: u8 = 0xa5;
@@ -16,7 +16,6 @@ pub(crate) fn fresh_seed() -> u64 {
     fastrand::u64(..)
 }
 
-/// The random bytes that a seed gives.
 pub(crate) fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
@@ -27,7 +26,10 @@ pub(crate) fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
 pub(crate) trait Memory {
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
-    fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()>;
+
+    fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
+        self.write(offset, &vec![value; len as usize])
+    }
 }
 
 impl Memory for DeviceBuffer {
@@ -41,6 +43,39 @@ impl Memory for DeviceBuffer {
 
     fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
         Ok(self.fill(offset, len, value)?)
+    }
+}
+
+/// Host memory that is accessed only through atomics, because the transport's threads write to it at any time. It is never
+/// freed, so that these threads write to no other memory even after an error.
+pub(crate) struct HostMemory {
+    pub(crate) bytes: &'static [AtomicU8],
+}
+
+impl HostMemory {
+    pub(crate) fn new(len: u64) -> Self {
+        let bytes: Box<[AtomicU8]> = (0..len).map(|_| AtomicU8::new(0)).collect();
+        Self { bytes: Box::leak(bytes) }
+    }
+
+    pub(crate) fn register(&self, ranks: &Ranks, transport: Transport) -> Result<RegisteredMemory> {
+        let (start, len) = (DevicePtr::from_ptr(self.bytes.as_ptr()), self.bytes.len() as u64);
+        // SAFETY: the memory is never freed, and this process accesses it with atomics alone.
+        Ok(unsafe { ranks.comm.register_memory(start, len, transport)? })
+    }
+}
+
+impl Memory for HostMemory {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let to = &self.bytes[offset as usize..][..bytes.len()];
+        to.iter().zip(bytes).for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let from = &self.bytes[offset as usize..][..bytes.len()];
+        bytes.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+        Ok(())
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use clap::Args;
-use mscclpp::{CudaIpc, Ethernet, prelude::*};
+use mscclpp::{CudaIpc, Ethernet, EthernetBuilder};
 
-use crate::sizes;
+use crate::{prelude::*, sizes};
 
 /// Settings of the provider. Those that are not given keep the library's defaults.
 #[derive(Args, Debug, Default)]
@@ -22,28 +21,21 @@ pub(crate) struct Tuning {
     checksums: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Staging {
-    bytes: u64,
-    count: usize,
-}
+type Staging = (u64, usize);
 
 fn parse_staging(text: &str) -> Result<Staging, String> {
     let (bytes, count) = text.split_once(',').ok_or("a size and a number, as in 1M,4")?;
     let count = count.parse().map_err(|_| format!("{count} is not a number of chunks"))?;
-    Ok(Staging { bytes: sizes::parse_bytes(bytes)?, count })
+    Ok((sizes::parse_bytes(bytes)?, count))
 }
 
 impl Tuning {
     /// A context with all transports, of which Ethernet has these settings.
     pub(crate) fn context(&self, platform: Platform) -> Context {
-        let mut ethernet = Ethernet::builder().checksums(self.checksums);
-        if let Some(Staging { bytes, count }) = self.staging {
-            ethernet = ethernet.staging(bytes, count);
-        }
-        if let Some(us) = self.busy_poll {
-            ethernet = ethernet.busy_poll(Duration::from_micros(us));
-        }
+        let ethernet = Ethernet::builder().checksums(self.checksums);
+        let ethernet = self.staging.into_iter().fold(ethernet, |it, (bytes, count)| it.staging(bytes, count));
+        let busy_poll = self.busy_poll.map(Duration::from_micros);
+        let ethernet = busy_poll.into_iter().fold(ethernet, EthernetBuilder::busy_poll);
         Context::builder().provider(CudaIpc::new()).provider(ethernet.build()).platform(platform).build()
     }
 }
@@ -54,7 +46,7 @@ mod tests {
 
     #[test]
     fn staging_is_a_size_and_a_number() {
-        assert_eq!(parse_staging("1M,4"), Ok(Staging { bytes: 1 << 20, count: 4 }));
+        assert_eq!(parse_staging("1M,4"), Ok((1 << 20, 4)));
         assert!(["1M", "1M,", "4,1M", "1M,-1", ""].iter().all(|text| parse_staging(text).is_err()));
     }
 }

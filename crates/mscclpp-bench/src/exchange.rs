@@ -1,13 +1,8 @@
 //! Memory on both sides between which data is moved, and the memory channels over it.
 
-use mscclpp::prelude::*;
-
 use crate::{
-    Result,
     data::{Destination, GUARD},
-    measuring::Arrival,
-    pair::Pair,
-    stopwatch::Stopwatch,
+    prelude::*,
 };
 
 /// The memories and channels of this side. The first bytes of its memory are sent; the peer's data arrives behind them.
@@ -17,7 +12,6 @@ pub(crate) struct Exchange<'a> {
     /// The channels, of which there is at least one.
     pub(crate) channels: Vec<MemoryChannel>,
     memory: DeviceBuffer,
-    /// The memory in which packets arrive.
     scratch: Option<DeviceBuffer>,
     /// The offset of the peer's data in this side's memory, in bytes.
     pub(crate) incoming: u64,

@@ -2,25 +2,18 @@
 //! collectives that do the same work without knowing about experts: all_gathers in a group, and a reduce_scatter.
 
 mod gathered;
+mod tokens;
 
-use clap::{Args, ValueEnum};
+use std::cell::RefCell;
+
+use clap::ValueEnum;
 use half::bf16;
-use mscclpp::prelude::*;
+use mscclpp::gpu::Abort;
 use mscclpp_collectives::Collectives;
-use mscclpp_ep::{Combine, Dispatch, Experts, Layout, NumberType, Quantisation, Routed};
+use mscclpp_ep::{Combine, Dispatch, Experts, ExpertsBuilder, Layout, NumberType, Quantisation, Routed};
 
-use self::gathered::Gathered;
-use crate::{
-    Result,
-    collectives::Calls,
-    measuring::Measuring,
-    pair::Pair,
-    progress::Progress,
-    ranks::Joining,
-    report::{Bandwidth, Row, SizeOf, Times},
-    stopwatch::Stopwatch,
-    table::Table,
-};
+use self::{gathered::Gathered, tokens::Tokens};
+use crate::prelude::*;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -111,34 +104,29 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
         top_k: options.top_k as usize,
     };
     let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
-    let steps = tokens.len() * options.layouts.len() * options.measuring.launches() * 4;
-    table.begin(pair.machine(Transport::CUDA_IPC), steps)?;
+    table.begin(pair.machine(Transport::CUDA_IPC), tokens.len() * options.layouts.len())?;
     for count in tokens {
         let bench = Bench::new(options, shape, &pair, &collectives, *count as usize)?;
         for layout in &options.layouts {
-            for row in bench.rows(&mut table.progress, *layout)? {
-                table.push(row)?;
-            }
+            bench.rows(table, *layout)?.into_iter().try_for_each(|row| table.push(row))?;
         }
         // No rank frees the memory while another rank's calls use it.
         pair.ranks.meet()?;
     }
     let Shape { hidden, experts, top_k, .. } = shape;
-    let notes = vec![
-        format!(
-            "{hidden} numbers, {top_k} of {experts} experts; sizes are the bytes that the rank that sends most sends to others; \
-             a dispatch takes what it adds to a combine; the baseline is this library's all_gathers in a group, and its reduce_scatter"
-        ),
-        format!(
-            "{} of {} calls, timed by the device's events; counts and sums compared for each time",
-            if options.eager { "rounds" } else { "graphs" },
-            options.calls
-        ),
-    ];
-    pair.end(table, notes)
+    table.note(format!(
+        "{hidden} numbers, {top_k} of {experts} experts; sizes are the bytes that the rank that sends most sends to others; the \
+         time of a dispatch is that of a dispatch and a combine, less that of a combine alone; the baseline is this library's \
+         all_gathers in a group, and its reduce_scatter"
+    ));
+    table.note(format!(
+        "{} of {} calls, timed by the device's events; the rows that came, their counts and the sums compared for each time",
+        if options.eager { "rounds" } else { "graphs" },
+        options.calls
+    ));
+    pair.ranks.meet()
 }
 
-/// A call that is put into a stream.
 type Call<'a> = &'a dyn Fn(&Stream) -> Result<()>;
 
 struct Bench<'a> {
@@ -147,9 +135,7 @@ struct Bench<'a> {
     pair: &'a Pair,
     collectives: &'a Collectives,
     experts: Experts,
-    tokens: usize,
-    /// The choices of all ranks' tokens.
-    choices: Vec<Vec<i32>>,
+    tokens: Tokens,
     rows: DeviceBuffer,
     ids: DeviceBuffer,
     weights: DeviceBuffer,
@@ -169,17 +155,14 @@ impl<'a> Bench<'a> {
     ) -> Result<Self> {
         let (gpu, Shape { ranks, hidden, experts: n_experts, top_k }) = (&pair.gpu, shape);
         let builder = Experts::builder(&pair.ranks.comm, gpu).experts(n_experts).top_k(top_k).hidden(hidden);
-        let mut builder = builder.number_type(NumberType::Bf16).capacity(tokens).exact(options.exact);
-        if !options.bf16 {
-            builder = builder.quantise(Quantisation::E4m3);
-        }
-        if let Some(blocks) = options.blocks {
-            builder = builder.max_blocks(blocks);
-        }
-        let experts = builder.connect()?;
+        let builder = builder.number_type(NumberType::Bf16).capacity(tokens).exact(options.exact);
+        let quantisation = (!options.bf16).then_some(Quantisation::E4m3);
+        let builder = quantisation.into_iter().fold(builder, ExpertsBuilder::quantise);
+        let experts = options.blocks.into_iter().fold(builder, ExpertsBuilder::max_blocks).connect()?;
         let seed = pair.ranks.seed_of_rank_0()?;
-        let choices =
-            (0..ranks).map(|rank| choices(options, shape, tokens, seed + rank as u64)).collect::<Vec<_>>();
+        let choices: Vec<_> = (0..ranks as u64)
+            .map(|rank| tokens::choices(options, shape, tokens, seed.wrapping_add(rank)))
+            .collect();
         let most = ranks * tokens;
         let local = experts.n_local();
         let rows_of = |layout: &AskedLayout| match layout {
@@ -205,24 +188,22 @@ impl<'a> Bench<'a> {
             shape,
             pair,
             collectives,
-            tokens,
-            rows: ones(tokens * hidden)?,
+            rows: allocate(2 * tokens * hidden)?,
             ids,
             weights,
             came,
             made: ones(rows * hidden)?,
             sums: allocate(2 * tokens * hidden)?,
             experts,
-            choices,
+            tokens: Tokens { shape, rank: pair.ranks.rank, count: tokens, as_bf16: options.bf16, choices },
         })
     }
 
-    /// The rows of a dispatch and a combine.
-    fn rows(&self, progress: &mut Progress, layout: AskedLayout) -> Result<[Row; 2]> {
+    fn rows(&self, table: &mut Table, layout: AskedLayout) -> Result<[Row; 2]> {
         let Self { options, shape, pair, tokens, .. } = self;
-        let limit = crate::device_clock::LIMIT;
+        let limit = crate::stopwatch::LIMIT;
         let stopwatch = Stopwatch::of_others(pair, limit, |reason| {
-            mscclpp::gpu::Abort::abort(&self.experts, reason);
+            Abort::abort(&self.experts, reason);
             self.collectives.abort(reason);
         })?;
         let stream = stopwatch.stream();
@@ -230,67 +211,83 @@ impl<'a> Bench<'a> {
         self.combine(&routed, stream)?;
         self.experts.synchronize(stream)?;
         let gathered = Gathered::new(self)?;
+        // The routing of the last dispatch: with graphs, of the last one that was captured.
+        let last = RefCell::new(None);
         // A dispatch may need the combine of the one before. So both are timed together, and a combine alone.
-        let calls: [Call<'_>; 4] = [
-            &|stream| self.combine(&self.dispatch(layout.layout(), stream)?, stream),
-            &|stream| self.combine(&routed, stream),
-            &|stream| gathered.gather(stream),
-            &|stream| gathered.scatter(stream),
-        ];
+        let both = |stream: &Stream| {
+            let routed = self.dispatch(layout.layout(), stream)?;
+            self.combine(&routed, stream)?;
+            last.replace(Some(routed));
+            Ok(())
+        };
+        let calls: [Call<'_>; 4] =
+            [&both, &|stream| self.combine(&routed, stream), &|stream| gathered.gather(stream), &|stream| {
+                gathered.scatter(stream)
+            }];
         let measuring = &options.measuring;
-        let [down, up] = self.bytes()?;
-        let replays = measuring.rounds(pair, down).div_ceil(options.calls);
+        let [down, up] = tokens.bytes(pair, options.exact)?;
+        let rounds = measuring.rounds(pair, down).next_multiple_of(options.calls);
         // Without graphs, a launch has as many calls as a graph.
-        let (of_a_graph, of_a_launch) = if options.eager { (1, options.calls) } else { (options.calls, 1) };
-        let launches = Calls { of_a_graph, replays, are_eager: options.eager };
-        let submits = calls.into_iter().map(|call| {
-            launches.submit(move |stream| (0..of_a_launch).try_for_each(|_| call(stream)), stream)
+        let (replays, of_a_graph, of_a_launch) = match options.eager {
+            true => (rounds / options.calls, 0, options.calls),
+            false => (rounds, options.calls, 1),
+        };
+        let launches = calls.map(|call| {
+            let launch = move |stream: &Stream| (0..of_a_launch).try_for_each(|_| call(stream));
+            // SAFETY: what the calls use is dropped behind the stopwatch, or kept by them, and the stopwatch waits for them.
+            unsafe { Launches::capture(stream, replays, of_a_graph, launch) }
         });
-        let submits = submits.collect::<Result<Vec<_>>>()?;
-        let mut times = [const { Vec::new() }; 4];
-        let mut right = true;
-        for launch in 0..measuring.launches() {
-            for (n, submit) in submits.iter().enumerate() {
-                progress.step(&format!("experts, {tokens} tokens, time {launch}"));
-                self.sums.fill(0, self.sums.len(), 0)?;
-                let us = stopwatch.time(launches.launches(), submit)?;
-                // The others' times begin while they wait for rank 0.
-                let us = pair.ranks.say(&us)?.first().copied().flatten();
-                right &= us.is_some() && (n > 1 || self.sums_are_right(layout, measuring.spoil)?);
-                if measuring.counts(launch) {
-                    times[n].extend(us.map(|us| us / f64::from(replays * options.calls)));
-                }
-            }
-            let [both, combines, ..] = &mut times;
-            if let (true, Some(both), Some(combine)) =
-                (measuring.counts(launch), both.last_mut(), combines.last())
-            {
-                *both -= combine;
-            }
-        }
-        right &= routed.rows_of_experts()? == self.counts();
-        let right = pair.ranks.all(right)?;
+        let [both, combine, gather, scatter] = launches;
+        let launches = [both?, combine?, gather?, scatter?];
         let format = if options.bf16 { "bf16" } else { "e4m3" };
         let blocks = options.blocks.map_or(String::new(), |blocks| format!(", {blocks} blocks"));
-        let layout = crate::call::name_of(&layout);
+        let name = crate::call::name_of(&layout);
         let said = [(options.skewed, ", skewed"), (options.eager, ", eager"), (options.halves, ", halves")];
         let said: String = said.into_iter().filter(|(is, _)| *is).map(|(_, name)| name).collect();
-        let kinds =
-            [(0, "dispatch", format, down), (1, "combine", if options.exact { "exact" } else { "bf16" }, up)];
-        Ok(kinds.map(|(n, what, format, bytes)| {
-            let variant =
-                format!("{what} {format}, {tokens} tokens, {layout}{said}{blocks}, {} ranks", shape.ranks);
-            let rounds = replays * options.calls;
-            let of = Times::of(times[n].clone());
-            let row = Row::new("experts", &variant, (bytes, SizeOf::Bytes), rounds, measuring.repeats());
-            let baseline = Times::of(times[n + 2].clone()).map(|times| times.median);
-            let bandwidth = of.map(|times| Bandwidth::of(bytes, times.median));
-            Row { bandwidth, baseline, ..row.with(of) }.only_if(right)
-        }))
+        let row = |what: &str, format: &str, bytes| {
+            let variant = format!(
+                "{what} {format}, {} tokens, {name}{said}{blocks}, {} ranks",
+                tokens.count, shape.ranks
+            );
+            Row::new("experts", variant, (bytes, SizeOf::Bytes), rounds)
+        };
+        let dispatches = row("dispatch", format, down);
+        let combines = row("combine", if options.exact { "exact" } else { "bf16" }, up);
+        let contender = |n: usize, row: &Row| {
+            let launches = &launches[n];
+            let (stopwatch, last) = (&stopwatch, &last);
+            let once = move |time: Time| {
+                if n == 0 {
+                    self.rows.write(0, &tokens.rows(time.n))?;
+                    self.came.iter().try_for_each(|came| came.fill(0, came.len(), 0xa5))?;
+                }
+                self.sums.fill(0, self.sums.len(), 0)?;
+                let us = stopwatch.time(launches.count(), |stream, range| launches.submit(stream, range))?;
+                let right = match n {
+                    0 => self.rows_are_right(layout, last.borrow().as_ref(), stopwatch.stream(), time)?,
+                    _ => true,
+                };
+                let right = right && (n > 1 || self.sums_are_right(layout, time.spoils && n == 1)?);
+                // The others' times begin while they wait for rank 0. No rank goes on while another compares.
+                let of_rank_0 = pair.ranks.say(&us)?.first().copied().flatten();
+                Ok(of_rank_0.filter(|_| us.is_some() && right))
+            };
+            Contender::new(row.clone(), Box::new(once))
+        };
+        let contenders = [&dispatches, &combines, &dispatches, &combines].into_iter().enumerate();
+        let contenders = contenders.map(|(n, row)| contender(n, row)).collect();
+        let measured = table.measure_in_turns(measuring.repeats, Some(&pair.ranks), contenders)?;
+        let [(both, times), (combine, combines), (gather, _), (scatter, _)] = &measured[..] else {
+            return Err("four contenders have four rows".into());
+        };
+        let times: Vec<f64> = times.iter().zip(combines).map(|(both, combine)| both - combine).collect();
+        let dispatch = both.clone().with(Times::of(times).filter(|_| both.times.is_some()), Some(1.0));
+        Ok([(dispatch, gather), (combine.clone(), scatter)]
+            .map(|(row, other)| Row { baseline: other.times.map(|times| times.median), ..row }))
     }
 
     fn dispatch(&self, layout: Layout, stream: &Stream) -> Result<Routed> {
-        let mut dispatch = Dispatch::new(self.tokens, &self.ids, &self.rows).weights(&self.weights);
+        let mut dispatch = Dispatch::new(self.tokens.count, &self.ids, &self.rows).weights(&self.weights);
         if layout != Layout::Rank {
             dispatch = dispatch.into(layout, &self.came[0]);
             dispatch = self.came[1..].iter().fold(dispatch, Dispatch::and);
@@ -312,40 +309,44 @@ impl<'a> Bench<'a> {
         Ok(self.experts.combine_send(&combine, stream)?.receive(stream)?)
     }
 
-    /// The rank that has an expert; none for a choice that is none.
-    fn rank_of(&self, expert: i32) -> Option<usize> {
-        Some(usize::try_from(expert).ok()? * self.shape.ranks / self.shape.experts)
-    }
-
-    /// The bytes that the rank that sends most sends to others, in a dispatch and in a combine.
-    fn bytes(&self) -> Result<[u64; 2]> {
-        let (rank, hidden) = (self.pair.ranks.rank, self.shape.hidden as u64);
-        let (mut rows, mut choices) = ([0; 2], 0);
-        for (source, of) in self.choices.iter().enumerate() {
-            for token in of.chunks(self.shape.top_k) {
-                for to in (0..self.shape.ranks).filter(|to| *to != source) {
-                    let here =
-                        token.iter().filter(|expert| self.rank_of(**expert) == Some(to)).count() as u64;
-                    rows[0] += u64::from(here > 0 && source == rank);
-                    rows[1] += u64::from(here > 0 && to == rank);
-                    choices += if to == rank { here } else { 0 };
+    /// Whether the rows of that time came, and were counted, as the tokens' choices say.
+    fn rows_are_right(
+        &self,
+        layout: AskedLayout,
+        routed: Option<&Routed>,
+        stream: &Stream,
+        time: Time,
+    ) -> Result<bool> {
+        let routed = routed.ok_or("there was no dispatch")?;
+        let counts = self.tokens.groups(AskedLayout::Expert);
+        let mut right =
+            routed.rows_of_experts()?.into_iter().eq(counts.iter().map(|(_, group)| group.len() as u32));
+        let (kinds, groups) = (self.tokens.kinds(), self.tokens.groups(layout));
+        for (part, came) in self.came.iter().enumerate() {
+            let row_bytes = kinds[0].came[part].len();
+            let (came, stride) = match layout {
+                AskedLayout::Rank => {
+                    let received = routed.received(part)?;
+                    let copy = self.pair.gpu.allocate(received.rank_stride * self.shape.ranks as u64)?;
+                    // SAFETY: the rows of all ranks lie behind each other, and no rank sends before all have compared.
+                    unsafe { stream.copy(copy.ptr(), received.ptr, copy.len())? };
+                    stream.synchronize()?;
+                    (copy, received.row_stride as usize)
                 }
+                _ => (came.clone(), row_bytes),
+            };
+            for (begin, group) in &groups {
+                let mut rows = vec![0; stride * group.len()];
+                came.read((stride * begin) as u64, &mut rows)?;
+                if time.spoils && !rows.is_empty() {
+                    rows[row_bytes / 2] ^= 1;
+                }
+                right &= rows.chunks(stride.max(1)).zip(group).all(|(row, [rank, token])| {
+                    row[..row_bytes] == kinds[Tokens::kind(*rank, *token, time.n)].came[part]
+                });
             }
         }
-        let row = if self.options.bf16 { 2 * hidden } else { hidden + 4 * hidden.div_ceil(128) };
-        let back = if self.options.exact { choices } else { rows[1] };
-        let all = self.pair.ranks.say(&[rows[0] * row, back * 2 * hidden])?;
-        Ok([0, 1].map(|i| all.iter().map(|bytes| bytes[i]).max().unwrap_or(0).max(1)))
-    }
-
-    /// How many rows each expert of this rank gets.
-    fn counts(&self) -> Vec<u32> {
-        let mut counts = vec![0; self.shape.experts];
-        let chosen = self.choices.iter().flatten().filter_map(|expert| usize::try_from(*expert).ok());
-        chosen.for_each(|expert| counts[expert] += 1);
-        let own = Some(self.pair.ranks.rank);
-        let own = (0..self.shape.experts).filter(|expert| self.rank_of(*expert as i32) == own);
-        own.map(|expert| counts[expert]).collect()
+        Ok(right)
     }
 
     /// Whether each number is the number of rows that were summed: experts make ones.
@@ -356,9 +357,10 @@ impl<'a> Bench<'a> {
             sums[0] ^= 1;
         }
         let per_rank = matches!(layout, AskedLayout::Rank | AskedLayout::Token);
-        let tokens = self.choices[self.pair.ranks.rank].chunks(self.shape.top_k);
+        let tokens = self.tokens.choices[self.pair.ranks.rank].chunks(self.shape.top_k);
         Ok(tokens.zip(sums.chunks(2 * self.shape.hidden)).all(|(choices, sums)| {
-            let mut rows: Vec<usize> = choices.iter().filter_map(|expert| self.rank_of(*expert)).collect();
+            let mut rows: Vec<usize> =
+                choices.iter().filter_map(|expert| self.tokens.rank_of(*expert)).collect();
             if per_rank {
                 rows.sort_unstable();
                 rows.dedup();
@@ -367,24 +369,4 @@ impl<'a> Bench<'a> {
             sums.chunks(2).all(|bytes| bytes == number)
         }))
     }
-}
-
-/// The choices of a rank's tokens: different experts for each token, and -1 behind them if there are fewer experts than choices.
-fn choices(options: &Options, shape: Shape, tokens: usize, seed: u64) -> Vec<i32> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let token = |_| {
-        let mut chosen: Vec<i32> = Vec::new();
-        if options.skewed && random.u32(..4) < 1 {
-            chosen.push(0);
-        }
-        while chosen.len() < shape.top_k.min(shape.experts) {
-            let expert = random.usize(..shape.experts) as i32;
-            if !chosen.contains(&expert) {
-                chosen.push(expert);
-            }
-        }
-        chosen.resize(shape.top_k, -1);
-        chosen
-    };
-    (0..tokens).flat_map(token).collect()
 }

@@ -37,12 +37,16 @@ const OWN: [Own; 15] = [
             "1K",
             "1G, 64M with --quick, 16K on simulated devices",
             "2, 4 with --quick or on simulated devices",
-            "200, fewer of large messages",
+            "200, fewer of large messages; 1 on simulated devices",
         ],
     ),
     ("ethernet-bw", ["64M", "64M, or --begin", "2", "as many as 1 GiB takes, at most 1000"]),
     ("ib-bw", ["64K", "64K, or --begin", "2", "as many as 1 GiB takes, at most 5000"]),
 ];
+
+/// The workloads that have only the last of these options, with its default.
+const ROUNDS_OF_OTHERS: [(&str, &str); 3] =
+    [("ib-lat", "1000"), ("experts", ROUNDS), ("all-reduce-rmsnorm", ROUNDS)];
 
 const MEMORIES: &[&str] = &["memory-put", "memory-get", "memory-put-packets"];
 const HOPS: &[&str] = &["ll8-pingpong", "ll16-pingpong", "signal-pingpong"];
@@ -92,7 +96,7 @@ const COLUMNS: [(&str, &[&str]); 14] = [
     ),
     (
         "  baseline  for ethernet-bw, the plain socket of this run; for ib-bw and ib-lat, the bare verbs of this run; for\n            \
-         launches, the driver's call of this run; for experts, the collectives of this run\n  goal      what this project aims at, in proportion to the baseline; `hold \
+         launches, the driver's call of this run; for experts, the collectives of this run\n  goal      the time that this project aims at, computed from the baseline; `hold \
          --baseline FILE` shows goals of other rows",
         BESIDE,
     ),
@@ -125,9 +129,17 @@ pub(crate) fn complete(command: Command) -> Command {
             own.fold(workload, |it, (option, default)| it.mut_arg(option, |it| with_default(it, default)))
         });
     }
+    for (workload, rounds) in ROUNDS_OF_OTHERS {
+        command =
+            command.mut_subcommand(workload, |it| it.mut_arg("iters", |option| with_default(option, rounds)));
+    }
     // So many candidates are measured that the best of them need few repeats.
-    let command = command.mut_subcommand("tune", |it| it.mut_arg("repeats", |it| it.default_value("3")));
-    command.mut_subcommand("ib-lat", |it| it.mut_arg("iters", |it| with_default(it, "1000")))
+    for (workload, option, default) in
+        [("tune", "repeats", "3"), ("launches", "warmup", "5"), ("launches", "repeats", "51")]
+    {
+        command = command.mut_subcommand(workload, |it| it.mut_arg(option, |it| it.default_value(default)));
+    }
+    command
 }
 
 fn with_default(option: Arg, default: &str) -> Arg {

@@ -2,16 +2,12 @@
 
 use std::{ffi::c_void, ptr, time::Instant};
 
-use clap::Args;
-use mscclpp::prelude::*;
 use mscclpp_gpu_sys::cuda::{CUfunction, CUstreamCaptureMode, CuResult, Driver};
 
 use crate::{
-    Result,
-    device_clock::LIMIT,
-    one_device::{OneDevice, machine},
-    report::{Row, SizeOf, Times},
-    table::Table,
+    machine::{Machine, OneDevice},
+    prelude::*,
+    stopwatch::LIMIT,
 };
 
 #[derive(Args)]
@@ -19,12 +15,8 @@ pub(crate) struct Options {
     /// The number of launches that are timed together: fewer than a GPU's queue holds.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1000))]
     iters: u32,
-    /// The number of measurements at the beginning that do not count.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
-    warmup: u32,
-    /// The number of measurements.
-    #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeats: u32,
+    #[command(flatten)]
+    repeats: Repeats,
     #[command(flatten)]
     on: OneDevice,
 }
@@ -72,15 +64,16 @@ enum Whose {
     Others,
 }
 
-/// The variants: name, way, owner of the stream, and whether the stream's owner captures the launches.
+/// The variants: name, way, owner of the stream, and whether the stream's owner captures the launches. A bare one is the baseline
+/// of those behind it.
 const ROWS: [(&str, How, Whose, bool); 9] = [
     ("bare cuLaunchKernel", How::Bare, Whose::Others, false),
     ("values, own stream", How::Values, Whose::Ours, false),
     ("objects, own stream", How::Objects, Whose::Ours, false),
     ("values, stream of others", How::Values, Whose::Others, false),
     ("objects, stream of others", How::Objects, Whose::Others, false),
-    ("objects, own capture", How::Objects, Whose::Ours, true),
     ("bare, capture of others", How::Bare, Whose::Others, true),
+    ("objects, own capture", How::Objects, Whose::Ours, true),
     ("values, capture of others", How::Values, Whose::Others, true),
     ("objects, capture of others", How::Objects, Whose::Others, true),
 ];
@@ -91,37 +84,33 @@ const ABOVE: f64 = 0.5;
 pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     let gpu = options.on.open()?;
     let mut launcher = Launcher::new(&gpu)?;
-    table.begin(machine(&gpu)?, ROWS.len())?;
+    table.begin(Machine::of_one(&gpu)?, ROWS.len())?;
     let mut bare: [Option<f64>; 2] = [None; 2];
     for (variant, how, whose, is_captured) in ROWS {
         if whose == Whose::Others && launcher.theirs.is_none() {
             continue;
         }
-        table.progress.step(variant);
-        let mut times = Vec::new();
-        for _ in 0..options.warmup + options.repeats {
-            times.push(launcher.time(how, whose, is_captured, options.iters)? / f64::from(options.iters));
-        }
-        let due = launcher.launches + u64::from(options.on.spoil);
-        let counted = times.split_off(options.warmup as usize);
-        let times = Times::of(counted).filter(|_| launcher.count().is_ok_and(|count| count == due));
+        let once = |time: Time| {
+            let us = launcher.time(how, whose, is_captured, options.iters)?;
+            let due = launcher.launches + u64::from(time.spoils);
+            Ok((launcher.count()? == due).then_some(us))
+        };
+        let row = Row::new("launches", variant, (options.iters.into(), SizeOf::Rounds), options.iters);
+        let contender = Contender { bus: None, ..Contender::new(row, Box::new(once)) };
+        let (row, _) = table.measure_in_turns(options.repeats, None, vec![contender])?.swap_remove(0);
         let bare = &mut bare[usize::from(is_captured)];
         if how == How::Bare {
-            *bare = times.map(|times| times.median);
+            *bare = row.times.map(|times| times.median);
         }
         let baseline = bare.filter(|_| how != How::Bare);
-        let size = (options.iters.into(), SizeOf::Rounds);
-        let row = Row::new("launches", variant, size, options.iters, options.repeats as usize);
-        table.push(Row { baseline, goal: baseline.map(|bare| bare + ABOVE), ..row.with(times) })?;
+        table.push(Row { baseline, goal: baseline.map(|bare| bare + ABOVE), ..row })?;
     }
-    let notes = [
+    table.note(
         "the time of the thread that launches, for each launch of a kernel of one thread; the stream is waited for after \
          each measurement, so its queue is never full",
-        "the kernel counts its launches, which is checked",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    table.end(notes)
+    );
+    table.note("the kernel counts its launches, which is checked");
+    Ok(())
 }
 
 struct Launcher {
@@ -134,7 +123,6 @@ struct Launcher {
     values: KernelArgs,
     objects: KernelArgs,
     theirs: Option<Theirs>,
-    /// The number of launches of the kernel.
     launches: u64,
 }
 

@@ -1,11 +1,11 @@
-//! The machine on which a benchmark ran.
+//! The machine on which a benchmark ran, and the choice of a single device.
 
 use std::fs;
 
-use mscclpp::{Gpu, provider::host_id};
+use mscclpp::provider::host_id;
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
+use crate::prelude::*;
 
 /// The facts about the machine that a reader needs to judge a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,11 @@ impl Machine {
         format!("{}, {devices}", self.platform)
     }
 
-    /// The machine of a workload on these devices.
+    /// The machine of a workload on this device, in this process alone.
+    pub(crate) fn of_one(gpu: &Gpu) -> Result<Self> {
+        Ok(Self::of(&[UsedDevice::of(gpu)?], "none"))
+    }
+
     pub(crate) fn of(devices: &[UsedDevice], transport: &str) -> Self {
         let platform = devices.first().map_or_else(|| "cpu".to_owned(), |device| device.platform.clone());
         let driver = match platform.as_str() {
@@ -81,18 +85,15 @@ impl Machine {
     }
 }
 
-/// The version that the NVIDIA kernel module reports.
+/// The version that the NVIDIA kernel module reports: the first word with a digit at its beginning.
 fn nvidia_driver() -> String {
-    fs::read_to_string("/sys/module/nvidia/version")
-        .ok()
-        .map(|version| version.trim().to_owned())
-        .or_else(|| {
-            let text = fs::read_to_string("/proc/driver/nvidia/version").ok()?;
-            text.split_whitespace()
-                .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
-                .map(str::to_owned)
-        })
-        .unwrap_or_else(|| "unknown".to_owned())
+    let version =
+        ["/sys/module/nvidia/version", "/proc/driver/nvidia/version"].into_iter().find_map(|path| {
+            let text = fs::read_to_string(path).ok()?;
+            let mut words = text.split_whitespace();
+            words.find(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned)
+        });
+    version.unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// The commit: `MSCCLPP_GIT_COMMIT` or `GIT_COMMIT` of the environment now, or when this was built, or else git's at that
@@ -103,4 +104,18 @@ fn commit() -> String {
         .or_else(|| now("GIT_COMMIT"))
         .or_else(|| option_env!("MSCCLPP_GIT_COMMIT").map(str::to_owned))
         .unwrap_or_else(|| "unknown (set MSCCLPP_GIT_COMMIT)".to_owned())
+}
+
+/// The options of all workloads on one device.
+#[derive(Args)]
+pub(crate) struct OneDevice {
+    /// The device number.
+    #[arg(long, value_name = "GPU", default_value_t = 0)]
+    device: usize,
+}
+
+impl OneDevice {
+    pub(crate) fn open(&self) -> Result<Gpu> {
+        Ok(Platform::detect_or_sim()?.gpu(self.device)?)
+    }
 }

@@ -4,12 +4,10 @@
 //! from devices simulated on the CPU: they show that a change made something slower, and say nothing about a GPU.
 
 mod bare_verbs;
-mod block;
 mod bootstrap;
 mod call;
 mod collectives;
 mod data;
-mod device_clock;
 mod doctor;
 mod ethernet;
 mod ethernet_bw;
@@ -18,7 +16,6 @@ mod experts;
 mod fifo;
 mod help;
 mod hold;
-mod host_memory;
 mod ib;
 mod kernels;
 mod launch_cost;
@@ -28,13 +25,13 @@ mod machine;
 mod measuring;
 mod memory;
 mod nccl;
-mod one_device;
 mod one_way;
 mod output;
 mod packet_pingpong;
 mod pair;
 mod plot;
 mod ports;
+mod prelude;
 mod progress;
 mod proxy_idle;
 mod pushers;
@@ -168,6 +165,7 @@ impl<O: Args> BetweenRanks<O> {
         let stream = if joining.reports() { self.output.open()? } else { Stream::Nowhere };
         let mut table = Table::new(stream, joining.rank());
         workload(&self.options, joining, &mut table)?;
+        table.end()?;
         if !joining.reports() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -181,6 +179,7 @@ impl<O: Args> Alone<O> {
     fn run(&self, workload: impl FnOnce(&O, &mut Table) -> Result<()>) -> Result<ExitCode> {
         let mut table = Table::new(self.output.open()?, 0);
         workload(&self.options, &mut table)?;
+        table.end()?;
         self.output.write(&table.into_report(call::arguments())?)
     }
 }
@@ -188,6 +187,9 @@ impl<O: Args> Alone<O> {
 fn main() -> ExitCode {
     let matches = help::complete(Arguments::command()).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if matches.subcommand().is_some_and(|(_, it)| it.try_contains_id("compare").unwrap_or(false)) {
+        nccl::set_environment();
+    }
     match run(&arguments.command) {
         Ok(code) => code,
         Err(error) => {
@@ -198,13 +200,6 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
-    if let Command::AllReduce(it)
-    | Command::AllGather(it)
-    | Command::ReduceScatter(it)
-    | Command::AllToAll(it) = command
-    {
-        it.options.set_environment();
-    }
     mscclpp::log::init()?;
     let collective =
         |what| move |options: &_, joining: &_, table: &mut _| collectives::run(what, options, joining, table);
@@ -270,8 +265,12 @@ mod tests {
             assert!(!text.contains("of ping-pongs") && !text.contains("of ethernet-bw"), "{text}");
             // Each option for sizes and rounds names its default.
             for option in ["--begin <SIZE>", "--end <SIZE>", "--factor <FACTOR>", "--iters <ITERS>"] {
-                let says = text.split_once(option).and_then(|(_, rest)| rest.split_once("[default: "));
-                assert!(!text.contains(option) || says.is_some(), "{option}: {text}");
+                let Some((_, help)) = text.split_once(option) else { continue };
+                let help = help.split("\n  -").next().unwrap_or_default();
+                assert!(
+                    help.split("\n      --").next().is_some_and(|it| it.contains("[default: ")),
+                    "{option}: {text}"
+                );
             }
         }
         assert!(!help("doctor").contains("--examine") && help("doctor").contains("--strict"));

@@ -4,48 +4,28 @@
 use std::time::Instant;
 
 use crate::{
-    Result,
     data::{Destination, GUARD, Memory, random_bytes},
     machine::Machine,
-    measuring::{Measuring, cpu_time},
-    progress::Progress,
-    ranks::Ranks,
-    report::{Bandwidth, Cpu, Row, SizeOf, Times},
-    sizes::Sizes,
-    table::Table,
+    measuring::cpu_time,
+    prelude::*,
+    report::Cpu,
 };
 
 /// The number of bytes that are timed together by default.
 const BYTES_OF_A_TIME: u64 = 1 << 30;
 
-/// A way to move messages from rank 0 to rank 1.
 pub(crate) trait Transfer {
-    /// The memory whose beginning is sent on rank 0, or in which data arrives behind the guard on rank 1.
+    /// The memory of this rank: rank 0 sends its first bytes; on rank 1 data arrives after the first [`GUARD`] bytes.
     fn memory(&self) -> &dyn Memory;
-
-    /// Loads the data that is sent from now on.
-    fn load(&self, data: &[u8]) -> Result<()> {
-        self.memory().write(0, data)
-    }
-
-    /// The place at which data arrives.
-    fn destination(&self) -> Destination<'_> {
-        Destination { memory: self.memory(), offset: GUARD }
-    }
 
     /// Moves the first `bytes` bytes `rounds` times; both ranks call this. On rank 0 it returns when the last have arrived.
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()>;
 }
 
-/// A transfer with the name and goal of its row.
-pub(crate) struct Contender<'a> {
-    pub(crate) variant: String,
-    pub(crate) transfer: &'a dyn Transfer,
-    /// The goal, as a part of the baseline's bandwidth.
-    pub(crate) goal: Option<f64>,
-}
+/// A transfer with the name of its row, and the goal as a function of the baseline.
+pub(crate) type Named<'a> = (String, &'a dyn Transfer, Option<Goal>);
 
-/// A workload in one direction. Its first contender is the baseline of the others.
+/// A workload in one direction. Its first transfer is the baseline of the others.
 pub(crate) struct OneWay<'a> {
     pub(crate) workload: &'static str,
     pub(crate) ranks: &'a Ranks,
@@ -58,153 +38,95 @@ pub(crate) struct OneWay<'a> {
     pub(crate) goals_from: u64,
 }
 
-/// The results of one transfer with messages of one size.
-struct Measured {
-    us: Vec<f64>,
-    /// The processor seconds of this rank and of the other; the result is used on rank 0 only.
-    cpu: [f64; 2],
-    ok: bool,
-}
-
-impl Measured {
-    /// The times of a round; none if data was wrong.
-    fn times(&self, rounds: u32) -> Option<Times> {
-        let us = self.us.iter().map(|us| us / f64::from(rounds)).collect();
-        Times::of(us).filter(|_| self.ok)
-    }
-}
-
-/// The baseline of contender `n`: the median of the first; none for that contender itself, and if its data was wrong.
-fn baseline(all: &[Measured], n: usize, rounds: u32) -> Option<f64> {
-    all[0].times(rounds).filter(|_| n > 0).map(|times| times.median)
-}
-
 impl OneWay<'_> {
-    /// Measures all sizes and contenders. Behind `notes` comes one note for each row about values for which the table has no
-    /// column.
+    /// Measures all sizes and transfers. Each row has a note about values for which the table has no column.
     pub(crate) fn run(
         &self,
         sizes: Sizes,
-        contenders: &[Contender<'_>],
+        transfers: &[Named<'_>],
         machine: Machine,
-        mut notes: Vec<String>,
         table: &mut Table,
     ) -> Result<()> {
-        table.begin(machine, sizes.count() * self.measuring.launches())?;
+        table.begin(machine, sizes.count())?;
         for bytes in sizes.iter() {
-            for (row, remark) in self.rows(contenders, bytes, &mut table.progress)? {
-                table.push(row)?;
-                notes.push(remark);
-            }
+            self.rows(transfers, bytes, table)?;
         }
         // No rank frees memory or closes a connection that the other still uses.
-        self.ranks.meet()?;
-        table.end(notes)
+        self.ranks.meet()
     }
 
-    /// Measures all contenders with messages of one size, in turns.
-    fn rows(
-        &self,
-        contenders: &[Contender<'_>],
-        bytes: u64,
-        progress: &mut Progress,
-    ) -> Result<Vec<(Row, String)>> {
+    /// Measures all transfers with messages of one size, in turns.
+    fn rows(&self, transfers: &[Named<'_>], bytes: u64, table: &mut Table) -> Result<()> {
+        let repeats = self.measuring.repeats;
         // The value fits, because it is at most `most_rounds`.
         let rounds = (BYTES_OF_A_TIME / bytes).clamp(1, self.most_rounds.into()) as u32;
         let rounds = self.measuring.rounds_or(rounds);
-        let seed = self.ranks.seed_of_rank_0()?;
-        let data = random_bytes(seed, bytes as usize);
-        let mut all = Vec::new();
-        for contender in contenders {
-            contender.transfer.load(&data)?;
-            all.push(Measured { us: Vec::new(), cpu: Default::default(), ok: true });
+        let data = random_bytes(self.ranks.seed_of_rank_0()?, bytes as usize);
+        let mut cpu = vec![[0.0; 2]; transfers.len()];
+        let mut contenders = Vec::new();
+        for (n, ((variant, transfer, goal), cpu)) in transfers.iter().zip(&mut cpu).enumerate() {
+            transfer.memory().write(0, &data)?;
+            let row = Row::new(self.workload, variant, (bytes, SizeOf::Bytes), rounds);
+            let goal = goal.filter(|_| bytes >= self.goals_from);
+            let (transfer, data) = (*transfer, &data[..]);
+            contenders.push(Contender {
+                label: format!("{} {}", self.workload, SizeOf::Bytes.show(bytes)),
+                beside: (n > 0).then_some((0, goal)),
+                ..Contender::new(row, Box::new(move |time| self.once(transfer, data, rounds, time, cpu)))
+            });
         }
-        for launch in 0..self.measuring.launches() {
-            progress.step(&format!("{} {}", self.workload, SizeOf::Bytes.show(bytes)));
-            for (contender, measured) in contenders.iter().zip(&mut all) {
-                self.once(contender.transfer, &data, rounds, self.measuring.counts(launch), measured)?;
-            }
+        let measured = table.measure_in_turns(repeats, Some(self.ranks), contenders)?;
+        let first = measured[0].1.clone();
+        let gigabytes = bytes as f64 * f64::from(rounds) * f64::from(repeats.repeats) / 1e9;
+        for ((row, times), cpu) in measured.into_iter().zip(cpu) {
+            let [sender, receiver] = cpu.map(|seconds| seconds / gigabytes);
+            let row = Row { cpu: row.times.map(|_| Cpu { sender, receiver }), ..row };
+            let ratio = row.baseline.and_then(|_| Times::of_ratios(&first, &times));
+            table.note(self.remark(&row, ratio));
+            table.push(row)?;
         }
-        let rows = contenders.iter().enumerate().map(|(n, contender)| {
-            let baseline = baseline(&all, n, rounds);
-            // The ratios are of times that were taken one after the other, so that both contain the machine's other work.
-            let ratios = all[0].us.iter().zip(&all[n].us).map(|(base, us)| 100.0 * base / us).collect();
-            let ratio = baseline.and_then(|_| Times::of(ratios));
-            let row = self.row(contender, bytes, rounds, &all[n], baseline);
-            let remark = self.remark(&row, ratio);
-            (row, remark)
-        });
-        Ok(rows.collect())
+        Ok(())
     }
 
-    /// Makes a contender's row.
-    fn row(
-        &self,
-        contender: &Contender<'_>,
-        bytes: u64,
-        rounds: u32,
-        measured: &Measured,
-        baseline: Option<f64>,
-    ) -> Row {
-        let repeats = self.measuring.repeats();
-        let gigabytes = bytes as f64 * f64::from(rounds) * repeats as f64 / 1e9;
-        let [sender, receiver] = measured.cpu.map(|seconds| seconds / gigabytes);
-        let times = measured.times(rounds);
-        let goal =
-            contender.goal.filter(|_| bytes >= self.goals_from).and_then(|part| Some(baseline? / part));
-        let row = Row::new(self.workload, &contender.variant, (bytes, SizeOf::Bytes), rounds, repeats);
-        Row {
-            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
-            cpu: times.map(|_| Cpu { sender, receiver }),
-            baseline,
-            goal,
-            ..row.with(times)
-        }
-    }
-
+    /// Moves the data `rounds` times, and adds the processor seconds of this rank and of the other, which rank 0 uses, to `cpu`.
     fn once(
         &self,
         transfer: &dyn Transfer,
         data: &[u8],
         rounds: u32,
-        counts: bool,
-        measured: &mut Measured,
-    ) -> Result<()> {
+        time: Time,
+        cpu: &mut [f64; 2],
+    ) -> Result<Option<f64>> {
         let (ranks, len) = (self.ranks, data.len() as u64);
+        let destination = Destination { memory: transfer.memory(), offset: GUARD };
         let receives = ranks.rank == 1;
         if receives {
-            transfer.destination().poison(len)?;
+            destination.poison(len)?;
         }
         ranks.meet()?;
-        let (cpu, start) = (cpu_time(), Instant::now());
+        let (before, start) = (cpu_time(), Instant::now());
         transfer.carry(len, rounds)?;
         let us = start.elapsed().as_secs_f64() * 1e6;
         ranks.meet()?;
-        let cpu = (cpu_time() - cpu).as_secs_f64();
-        let mut ok = true;
-        if receives {
-            if self.measuring.spoil {
-                transfer.destination().spoil(len)?;
-            }
-            ok = transfer.destination().holds(data)?;
+        let used = (cpu_time() - before).as_secs_f64();
+        if receives && time.spoils {
+            destination.spoil(len)?;
         }
-        measured.ok &= ranks.all(ok)?;
-        let others = ranks.swap(&cpu)?;
-        if counts {
-            measured.us.push(us);
-            measured.cpu[0] += cpu;
-            measured.cpu[1] += others;
+        let is_right = !receives || destination.holds(data)?;
+        let others = ranks.swap(&used)?;
+        if time.counts {
+            *cpu = [cpu[0] + used, cpu[1] + others];
         }
-        Ok(())
+        Ok(is_right.then_some(us))
     }
 
-    /// A note about a row. `ratio` is that to the baseline's bandwidth, in percent.
+    /// A note about a row. `ratio` is that of the baseline's times to its own.
     fn remark(&self, row: &Row, ratio: Option<Times>) -> String {
         let Some(Cpu { sender, receiver }) = row.cpu else {
             return format!("{}, {}: no figures", row.variant, row.size_of.show(row.size));
         };
         let ratio = ratio.map_or_else(String::new, |Times { median, min, max }| {
-            let whose = self.baseline;
+            let ([median, min, max], whose) = ([median, min, max].map(|it| 100.0 * it), self.baseline);
             format!("{median:.1} % of {whose} bandwidth, repeat by repeat {min:.1} to {max:.1}; ")
         });
         format!(
@@ -212,19 +134,5 @@ impl OneWay<'_> {
             row.variant,
             row.size_of.show(row.size)
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_baseline_is_the_first_contenders_or_none() {
-        let measured = |us, ok| Measured { us: vec![us], cpu: [0.0; 2], ok };
-        let all = [measured(8.0, true), measured(6.0, true), measured(4.0, true)];
-        assert_eq!([0, 1, 2].map(|n| baseline(&all, n, 2)), [None, Some(4.0), Some(4.0)]);
-        let wrong = [measured(8.0, false), measured(6.0, true), measured(4.0, true)];
-        assert_eq!([0, 1, 2].map(|n| baseline(&wrong, n, 2)), [None; 3]);
     }
 }

@@ -3,17 +3,12 @@
 
 use std::borrow::Cow;
 
-use clap::Args;
 use mscclpp::{
     channels::{LL8Packet, LL16Packet, Packet},
     gpu::KernelParam,
-    prelude::*,
 };
 
-use crate::{
-    Result, block::Block, data::fresh_seed, exchange::Exchange, kernels::PACKET_PING_PONG,
-    measuring::Messages, ranks::Joining, table::Table,
-};
+use crate::{data::fresh_seed, exchange::Exchange, kernels::PACKET_PING_PONG, pair::Block, prelude::*};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -23,7 +18,6 @@ pub(crate) struct Options {
     block: Block,
 }
 
-/// A kind of packet.
 pub(crate) struct Kind {
     workload: &'static str,
     kernel: &'static str,
@@ -76,7 +70,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining, table: &mut
     let exchange = Exchange::new(&pair, sizes.end, (kind.buffer_size)(sizes.end), 1)?;
     let handle = exchange.channels[0].device_handle();
 
-    table.begin(pair.machine(Transport::CUDA_IPC), sizes.count() * measuring.launches())?;
+    table.begin(pair.machine(Transport::CUDA_IPC), sizes.count())?;
     for bytes in sizes.iter() {
         let rounds = measuring.rounds(&pair, bytes);
         let mine = fresh_seed();
@@ -94,28 +88,27 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining, table: &mut
             .with(played.ptr())
             .with(block.mismatches()?)
             .with(exchange.stopwatch.failed());
-        let row = exchange.arrival().row(
-            measuring,
-            &mut table.progress,
-            // A round has two hops.
-            block.subject(kind.workload, bytes, rounds, 2),
+        let once = exchange.arrival().once(
+            1,
             // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channel, is dropped
             // before the buffers, and waits for the kernel's end.
             |stream, _, _| unsafe { kernel.launch(stream, block.config(), &args) },
-            |launch| {
-                let last = u64::from(launch + 1) * u64::from(rounds);
+            |time| {
+                let last = u64::from(time + 1) * u64::from(rounds);
                 Cow::Owned(message(seeds.peers, last, bytes, kind.element))
             },
-        )?;
+        );
+        let row = block.row(kind.workload, bytes, rounds);
+        // A round has two hops.
+        let contender = Contender { per: 2.0 * f64::from(rounds), ..Contender::new(row, once) };
+        let row = table.measure(measuring.repeats, &pair.ranks, contender)?;
         table.push(row.only_if(block.found_all_right()?))?;
     }
-    let notes = [
+    table.note(
         "one hop, two processes, one block each, the rounds in one launch; timed by the device's events",
-        "every element of every round is compared in the kernel, and the last message by the host",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    pair.end(table, notes)
+    );
+    table.note("every element of every round is compared in the kernel, and the last message by the host");
+    pair.ranks.meet()
 }
 
 #[cfg(test)]

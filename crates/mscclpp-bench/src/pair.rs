@@ -1,13 +1,8 @@
 //! Processes with one device each: two, unless a workload asks for another number.
 
-use clap::Args;
-use mscclpp::prelude::*;
-
 use crate::{
-    Result,
     machine::{Machine, UsedDevice},
-    ranks::{Joining, Ranks},
-    table::Table,
+    prelude::*,
 };
 
 /// The tag of messages that the communicator does not send itself.
@@ -31,7 +26,6 @@ impl Devices {
 pub(crate) struct Pair {
     pub(crate) ranks: Ranks,
     pub(crate) gpu: Gpu,
-    /// The devices of all ranks.
     pub(crate) devices: Vec<UsedDevice>,
 }
 
@@ -93,15 +87,8 @@ impl Pair {
         Ok([mine, others])
     }
 
-    /// The machine of all ranks.
     pub(crate) fn machine(&self, transport: Transport) -> Machine {
         Machine::of(&self.devices, &transport.to_string())
-    }
-
-    /// Ends the table, and waits for all ranks, which may still use a connection to this one.
-    pub(crate) fn end(&self, table: &mut Table, notes: Vec<String>) -> Result<()> {
-        self.ranks.meet()?;
-        table.end(notes)
     }
 
     /// Whether the two ranks have a GPU each in one node, so that known figures of two GPUs can be compared.
@@ -123,5 +110,51 @@ impl Pair {
     fn share_devices(&self) -> bool {
         let others = |n: usize| &self.devices[n + 1..];
         self.devices.iter().enumerate().any(|(n, device)| others(n).iter().any(|other| device.is(other)))
+    }
+}
+
+/// The single block of a ping-pong's kernel on each side. It compares every element of every message.
+#[derive(Args)]
+pub(crate) struct Block {
+    /// Threads of the one block [default: 1024, 32 on simulated devices].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+}
+
+pub(crate) struct BlockOnDevice<'a> {
+    pair: &'a Pair,
+    threads: u32,
+    mismatches: DeviceBuffer,
+}
+
+impl Block {
+    pub(crate) fn on<'a>(&self, pair: &'a Pair) -> Result<BlockOnDevice<'a>> {
+        let default = if pair.gpu.platform() == Platform::Sim { 32 } else { 1024 };
+        let threads = self.threads.unwrap_or(default);
+        Ok(BlockOnDevice { pair, threads, mismatches: pair.gpu.allocate(8)? })
+    }
+}
+
+impl BlockOnDevice<'_> {
+    pub(crate) fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(1, self.threads)
+    }
+
+    /// The address of the kernel's count of wrong elements, set to 0: eight bytes of device memory.
+    pub(crate) fn mismatches(&self) -> Result<DevicePtr> {
+        self.mismatches.fill(0, 8, 0)?;
+        Ok(self.mismatches.ptr())
+    }
+
+    /// Whether neither side's kernel has found a wrong element.
+    pub(crate) fn found_all_right(&self) -> Result<bool> {
+        let mut wrong = [0; 8];
+        self.mismatches.read(0, &mut wrong)?;
+        self.pair.ranks.all(wrong == [0; 8])
+    }
+
+    /// The row of a ping-pong with messages of `bytes` bytes, without times.
+    pub(crate) fn row(&self, workload: &str, bytes: u64, rounds: u32) -> Row {
+        Row::new(workload, format!("1x{}", self.threads), (bytes, SizeOf::Bytes), rounds)
     }
 }

@@ -23,11 +23,11 @@ const BAR: usize = 24;
 const SLOW: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// The progress of one rank's run.
 pub(crate) struct Progress {
     rank: usize,
     begun: Instant,
-    steps: usize,
+    /// The number of cells: of rows, or of groups of rows that are measured together.
+    cells: usize,
     done: usize,
     drawn: Option<Instant>,
     is_visible: bool,
@@ -43,7 +43,6 @@ struct Now {
     row_since: Instant,
     /// The duration of the row at which the next message comes.
     next: Duration,
-    /// The limit of `--watch`.
     limit: Option<Duration>,
 }
 
@@ -57,7 +56,7 @@ impl Progress {
         let (running, ended) = mpsc::channel();
         let (is_visible, of_thread) = (reports && io::stderr().is_terminal(), Arc::clone(&now));
         thread::spawn(move || look(rank, reports, begun, &of_thread, &ended));
-        Self { rank, begun, steps: 0, done: 0, drawn: None, is_visible, now, _running: running }
+        Self { rank, begun, cells: 0, done: 0, drawn: None, is_visible, now, _running: running }
     }
 
     /// Says each part on standard error, and ends the process after `limit`, counted from the start of the run.
@@ -65,9 +64,9 @@ impl Progress {
         self.now.lock().limit = limit;
     }
 
-    /// Begins the rows, which take `steps` steps.
-    pub(crate) fn expect(&mut self, steps: usize) {
-        self.steps = steps;
+    /// Begins the rows of so many cells.
+    pub(crate) fn expect(&mut self, cells: usize) {
+        self.cells = cells;
         self.now.lock().next_row();
     }
 
@@ -78,8 +77,8 @@ impl Progress {
         }
     }
 
-    /// Begins a step, and draws the line. Nothing is drawn during a step, so that nothing disturbs it.
-    pub(crate) fn step(&mut self, what: &str) {
+    /// Begins a step behind `part` of the cell, and draws the line. Nothing is drawn during a step, so that nothing disturbs it.
+    pub(crate) fn step(&mut self, what: &str, part: f64) {
         self.now.lock().is_at(what);
         if self.is_visible
             && self.begun.elapsed() >= QUIET
@@ -87,8 +86,13 @@ impl Progress {
         {
             self.drawn = Some(Instant::now());
             // If the terminal no longer exists, the run goes on.
-            let _ = write!(io::stderr(), "{WIPE}{}", bar(what, self.done, self.steps, self.begun.elapsed()));
+            let bar = bar(what, self.done as f64 + part, self.cells as f64, self.begun.elapsed());
+            let _ = write!(io::stderr(), "{WIPE}{bar}");
         }
+    }
+
+    /// Ends a cell.
+    pub(crate) fn cell(&mut self) {
         self.done += 1;
     }
 
@@ -153,15 +157,20 @@ fn said(rank: usize, begun: Instant, text: &str) -> String {
     format!("rank {rank}, {:.1} s: {text}", begun.elapsed().as_secs_f64())
 }
 
-/// The text of the line when `done` of `steps` steps are over after `elapsed`.
-fn bar(label: &str, done: usize, steps: usize, elapsed: Duration) -> String {
-    let (done, steps) = (done.min(steps), steps.max(1));
-    let full = BAR * done / steps;
-    let left = match done {
-        0 => String::new(),
-        _ => format!(", {:.0} s left", elapsed.as_secs_f64() * (steps - done) as f64 / done as f64),
+/// The text of the line when `done` of `cells` cells are over after `elapsed`.
+fn bar(label: &str, done: f64, cells: f64, elapsed: Duration) -> String {
+    let part = (done / cells.max(1.0)).min(1.0);
+    let full = (BAR as f64 * part) as usize;
+    let left = match part {
+        0.0 => String::new(),
+        _ => format!(", {:.0} s left", elapsed.as_secs_f64() * (1.0 - part) / part),
     };
-    format!("[{}{}] {:>3} %{left}  {label}", "=".repeat(full), " ".repeat(BAR - full), 100 * done / steps)
+    format!(
+        "[{}{}] {:>3.0} %{left}  {label}",
+        "=".repeat(full),
+        " ".repeat(BAR - full),
+        (100.0 * part).floor()
+    )
 }
 
 fn too_long(rank: usize, limit: Duration, now: &Now) -> String {
@@ -189,11 +198,11 @@ mod tests {
 
     #[test]
     fn the_line_says_how_far_and_how_long() {
-        let text = bar("memory-put 1 MiB", 1, 4, Duration::from_secs(2));
+        let text = bar("memory-put 1 MiB", 1.0, 4.0, Duration::from_secs(2));
         assert_eq!(text, "[======                  ]  25 %, 6 s left  memory-put 1 MiB");
-        assert!(bar("x", 0, 4, Duration::ZERO).contains("  0 %  x"));
-        // More steps than were announced, or none at all, must not fail.
-        assert!(bar("x", 9, 4, Duration::from_secs(1)).contains("100 %, 0 s left"));
-        assert!(bar("x", 0, 0, Duration::ZERO).contains("  0 %"));
+        assert!(bar("x", 0.0, 4.0, Duration::ZERO).contains("  0 %  x"));
+        // More cells than were announced, or none at all, must not fail.
+        assert!(bar("x", 9.0, 4.0, Duration::from_secs(1)).contains("100 %, 0 s left"));
+        assert!(bar("x", 0.0, 0.0, Duration::ZERO).contains("  0 %"));
     }
 }

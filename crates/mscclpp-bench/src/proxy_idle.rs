@@ -5,16 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
-use mscclpp::{prelude::*, proxy::Fifo};
+use mscclpp::proxy::Fifo;
 
 use crate::{
-    Result,
+    machine::{Machine, OneDevice},
     measuring::cpu_time,
-    one_device::{OneDevice, machine},
+    prelude::*,
     pushers::{Pushers, Pushing, Shape},
-    report::{Row, SizeOf, Times, Unit},
-    table::Table,
+    report::Unit,
 };
 
 #[derive(Args)]
@@ -28,6 +26,9 @@ pub(crate) struct Options {
     /// The number of measurements [default: 7, 3 on simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
+    /// Expect a wrong result: the check must notice.
+    #[arg(long, hide = true)]
+    spoil: bool,
     #[command(flatten)]
     on: OneDevice,
 }
@@ -35,16 +36,14 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     let gpu = options.on.open()?;
     let repeats = options.repeats.unwrap_or(if gpu.platform() == Platform::Sim { 3 } else { 7 });
-    let fifo_size = Fifo::DEFAULT_SIZE;
-    let spoil = options.on.spoil;
-    let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size, spoil };
-    let mut pushers = Pushers::new(&gpu, shape)?;
-    table.begin(machine(&gpu)?, repeats as usize)?;
+    let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size: Fifo::DEFAULT_SIZE };
+    let mut pushers = Pushers::new(&gpu, shape, options.spoil)?;
+    table.begin(Machine::of_one(&gpu)?, repeats as usize)?;
     // The first launch is slow, and is not counted.
     let mut ok = pushers.launch()?.is_some();
     let (mut shares, mut waits) = (Vec::new(), Vec::new());
     for _ in 0..repeats {
-        table.progress.step("proxy-idle");
+        table.progress.step("proxy-idle", 0.0);
         thread::sleep(Duration::from_millis(options.idle));
         let (before, started) = (cpu_time(), Instant::now());
         thread::sleep(Duration::from_millis(options.window));
@@ -53,22 +52,20 @@ pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
         let us = pushers.launch()?;
         ok &= us.is_some();
         waits.extend(us);
+        table.progress.cell();
     }
-    let row = |variant: &str, unit, values| {
-        let size = (options.idle, SizeOf::Milliseconds);
-        let row = Row::new("proxy-idle", variant, size, 1, repeats as usize);
-        Row { unit, ..row.with(Times::of(values).filter(|_| ok)) }
-    };
-    table.push(row("core time a second", Unit::Seconds, shares))?;
-    table.push(row("first trigger", Unit::Microseconds, waits))?;
-    let notes = vec![
-        format!(
-            "one proxy with the defaults; size: how long there were no triggers; core time a second: of the whole process, \
-             over the next {} ms",
-            options.window
-        ),
-        "first trigger: a launch that pushes one and waits until it is taken, by the device's events"
-            .to_owned(),
-    ];
-    table.end(notes)
+    for (variant, unit, values) in
+        [("core time a second", Unit::Seconds, shares), ("first trigger", Unit::Microseconds, waits)]
+    {
+        let row = Row::new("proxy-idle", variant, (options.idle, SizeOf::Milliseconds), 1);
+        let row = Row { unit, repeats: repeats as usize, ..row };
+        table.push(row.with(Times::of(values).filter(|_| ok), None))?;
+    }
+    table.note(format!(
+        "one proxy with the defaults; size: how long there were no triggers; core time a second: of the whole process, over \
+         the next {} ms",
+        options.window
+    ));
+    table.note("first trigger: a launch that pushes one and waits until it is taken, by the device's events");
+    Ok(())
 }

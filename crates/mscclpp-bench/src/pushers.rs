@@ -17,8 +17,8 @@ use mscclpp::{
 
 use crate::{
     Result,
-    device_clock::{DeviceClock, LIMIT},
     kernels::PORT_BENCH,
+    stopwatch::{DeviceClock, LIMIT},
 };
 
 /// The way in which threads push their triggers.
@@ -39,8 +39,6 @@ pub(crate) struct Shape {
     pub(crate) per_thread: u32,
     /// The number of triggers that the FIFO holds.
     pub(crate) fifo_size: u64,
-    /// Expect a first trigger that does not come.
-    pub(crate) spoil: bool,
 }
 
 pub(crate) struct Pushers {
@@ -87,7 +85,8 @@ impl ProxyHandler for Counting {
 }
 
 impl Pushers {
-    pub(crate) fn new(gpu: &Gpu, shape: Shape) -> Result<Self> {
+    /// Starts a proxy. If told to `spoil`, it expects a first trigger that does not come.
+    pub(crate) fn new(gpu: &Gpu, shape: Shape, spoil: bool) -> Result<Self> {
         let module = Module::load(gpu, &PORT_BENCH)?;
         let kernel = module.kernel(match shape.pushing {
             Pushing::AndSync => "fifo_push_and_sync",
@@ -95,7 +94,7 @@ impl Pushers {
         })?;
         let counts = Arc::<Counts>::default();
         let mut next = vec![0; shape.threads as usize];
-        next[0] = u64::from(shape.spoil);
+        next[0] = u64::from(spoil);
         let handler = Counting { counts: counts.clone(), next, per_thread: shape.per_thread.into() };
         let proxy = Proxy::builder(gpu).fifo_size(shape.fifo_size).build(handler)?;
         proxy.start(true)?;

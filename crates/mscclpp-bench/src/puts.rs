@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use mscclpp::{errors::CoreError, prelude::*};
+use mscclpp::errors::CoreError;
 
 use crate::{
-    Result,
-    data::{GUARD, Memory},
-    host_memory::HostMemory,
+    data::{GUARD, HostMemory, Memory},
     one_way::Transfer,
-    pair::Pair,
-    ranks::Ranks,
+    prelude::*,
 };
 
 /// The time limit for all rounds of one time.
@@ -33,7 +30,7 @@ impl<'a> Puts<'a> {
         connections: u32,
         largest: u64,
     ) -> Result<Self> {
-        let memory = Box::new(HostMemory::new(largest + 2 * GUARD));
+        let memory = HostMemory::new(largest + 2 * GUARD);
         let mine = memory.register(ranks, config.transport)?;
         Self::new(ranks, config, connections, mine, memory)
     }
@@ -48,7 +45,7 @@ impl<'a> Puts<'a> {
         let memory = pair.gpu.allocate(largest + 2 * GUARD)?;
         let mine = pair.ranks.comm.register_buffer(&memory, transport)?;
         let config = EndpointConfig::new(transport, Device::gpu(pair.gpu.id()));
-        Self::new(&pair.ranks, &config, connections, mine, Box::new(memory))
+        Self::new(&pair.ranks, &config, connections, mine, memory)
     }
 
     fn new(
@@ -56,12 +53,11 @@ impl<'a> Puts<'a> {
         config: &EndpointConfig,
         connections: u32,
         mine: RegisteredMemory,
-        memory: Box<dyn Memory>,
+        memory: impl Memory + 'static,
     ) -> Result<Self> {
-        let connections =
-            (0..connections).map(|_| ranks.connect(config.clone())).collect::<Result<Vec<_>>>()?;
+        let connections = (0..connections).map(|_| ranks.connect(config.clone())).collect::<Result<_>>()?;
         let peers = ranks.share(&mine)?;
-        Ok(Self { ranks, connections, mine, peers, memory })
+        Ok(Self { ranks, connections, mine, peers, memory: Box::new(memory) })
     }
 
     fn put(&self, bytes: u64, rounds: u32) -> Result<(), CoreError> {

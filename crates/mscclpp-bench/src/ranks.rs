@@ -4,21 +4,22 @@
 use std::{
     env,
     io::{Read, Write},
-    net::{IpAddr, Ipv4Addr, ToSocketAddrs},
+    net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use clap::{Args, CommandFactory};
-use mscclpp::prelude::*;
+use clap::CommandFactory;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    Arguments, Result, call,
+    Arguments, call,
     data::{fresh_seed, random_bytes},
+    help,
+    prelude::*,
     watchdog::ended,
 };
 
@@ -50,7 +51,6 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    /// The rank of this process.
     pub(crate) fn rank(&self) -> usize {
         self.rank.or(self.peer).map_or(0, usize::from)
     }
@@ -91,7 +91,7 @@ impl Ranks {
             let bootstrap = TcpBootstrap::new(rank, count, address.as_str(), INIT_BY_HAND)?;
             let comm = Communicator::with_context(Arc::new(bootstrap), context);
             let ranks = Self { comm, rank, address: Some(address), _others: Others::default() };
-            let program = Arguments::command();
+            let program = help::complete(Arguments::command());
             ranks.require_same_call(&call::text(&program, &program.clone().get_matches()))?;
             return Ok(ranks);
         }
@@ -123,13 +123,16 @@ impl Ranks {
         .into())
     }
 
-    /// The address of rank 0's plain socket: on this node, unless the ranks were started by hand.
-    pub(crate) fn host_of_rank_0(&self) -> Result<IpAddr> {
-        let Some(address) = &self.address else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+    /// An address of rank 0 for a plain socket: on this node, unless the ranks were started by hand.
+    pub(crate) fn address_of_rank_0(&self, port: u16) -> Result<SocketAddr> {
+        let Some(address) = &self.address else { return Ok((Ipv4Addr::LOCALHOST, port).into()) };
         let resolve = |text: &str| text.to_socket_addrs().ok().and_then(|mut all| all.next());
         // The address may have an interface in front.
         let found = resolve(address).or_else(|| resolve(address.split_once(':')?.1));
-        Ok(found.ok_or_else(|| format!("{address} has no address for the plain socket"))?.ip())
+        let mut found = found.ok_or_else(|| format!("{address} has no address for the plain socket"))?;
+        // The scope of a link-local address stays.
+        found.set_port(port);
+        Ok(found)
     }
 
     /// The way of messages over a network, as text for a note.
@@ -140,7 +143,6 @@ impl Ranks {
         }
     }
 
-    /// The number of ranks.
     pub(crate) fn count(&self) -> usize {
         self.comm.bootstrap().n_ranks()
     }
@@ -156,12 +158,10 @@ impl Ranks {
         Ok(self.say(mine)?.swap_remove(self.other()))
     }
 
-    /// The other of two ranks.
     pub(crate) fn other(&self) -> usize {
         1 - self.rank
     }
 
-    /// Connects the two ranks.
     pub(crate) fn connect(&self, config: EndpointConfig) -> Result<Connection> {
         Ok(self.comm.connect(config, self.other(), 0)?.wait()?)
     }
@@ -170,12 +170,6 @@ impl Ranks {
     pub(crate) fn share(&self, mine: &RegisteredMemory) -> Result<RegisteredMemory> {
         self.comm.send_memory(mine, self.other(), 0)?;
         Ok(self.comm.recv_memory(self.other(), 0)?.wait()?)
-    }
-
-    /// The random messages of this rank and of the other, of `bytes` bytes each.
-    pub(crate) fn random_messages(&self, bytes: u64) -> Result<[Vec<u8>; 2]> {
-        let mine = fresh_seed();
-        Ok([mine, self.swap(&mine)?].map(|seed| random_bytes(seed, bytes as usize)))
     }
 
     /// The random messages of all ranks, of `bytes` bytes each, in the order of ranks.

@@ -142,12 +142,18 @@ impl Unit {
 
 impl Times {
     /// Summarises times. None if there are none.
-    pub(crate) fn of(mut all: Vec<f64>) -> Option<Self> {
+    pub(crate) fn of(all: impl Into<Vec<f64>>) -> Option<Self> {
+        let mut all = all.into();
         all.sort_by(f64::total_cmp);
         let (min, max) = (*all.first()?, *all.last()?);
         let half = all.len() / 2;
         let median = if all.len() % 2 == 1 { all[half] } else { f64::midpoint(all[half - 1], all[half]) };
         Some(Self { median, min, max })
+    }
+
+    /// Summarises the ratios of times that were taken one after the other, so that both contain the machine's other work.
+    pub(crate) fn of_ratios(these: &[f64], to: &[f64]) -> Option<Self> {
+        Self::of(these.iter().zip(to).map(|(this, to)| this / to).collect::<Vec<_>>())
     }
 }
 
@@ -207,21 +213,24 @@ fn checked<S: Serializer>(rows: &[Row], to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Row {
-    /// Makes a row of `repeats` repeats of `rounds` rounds each, without times.
+    /// Makes a row without times, of repeats of `rounds` rounds each.
     pub(crate) fn new(
         workload: &str,
-        variant: &str,
+        variant: impl Into<String>,
         (size, size_of): (u64, SizeOf),
         rounds: u32,
-        repeats: usize,
     ) -> Self {
-        let (workload, variant) = (workload.to_owned(), variant.to_owned());
-        Self { workload, variant, size, size_of, rounds, repeats, ..Self::default() }
+        let (workload, variant) = (workload.to_owned(), variant.into());
+        Self { workload, variant, size, size_of, rounds, ..Self::default() }
     }
 
-    /// Adds times.
-    pub(crate) fn with(self, times: Option<Times>) -> Self {
-        Self { times, ..self }
+    /// Adds times, and the bandwidths if there is a load on the bus for each byte of the size.
+    pub(crate) fn with(self, times: Option<Times>, bus: Option<f64>) -> Self {
+        let bandwidth = times.zip(bus).map(|(times, bus)| {
+            let Bandwidth { algorithm, .. } = Bandwidth::of(self.size, times.median);
+            Bandwidth { algorithm, bus: algorithm * bus }
+        });
+        Self { times, bandwidth, ..self }
     }
 
     /// Whether the row has only a baseline, a goal or both, which somebody wrote into a file for `hold`.

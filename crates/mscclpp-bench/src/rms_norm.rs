@@ -3,23 +3,15 @@
 
 use std::borrow::Cow;
 
-use clap::Args;
 use half::f16;
-use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
+use mscclpp::kernels::ALL_REDUCE_RMS_NORM;
 use mscclpp_collectives::{Collectives, DeviceSlice, F8E4m3, Kind, ReduceOp, Request, Rows, Selection};
 
 use crate::{
-    Result,
     collectives::{Calls, Numbers},
     data::{Destination, GUARD},
     kernels::RMS_NORM_BENCH,
-    measuring::{Arrival, Measuring, Subject},
-    pair::Pair,
-    progress::Progress,
-    ranks::Joining,
-    report::Row,
-    stopwatch::Stopwatch,
-    table::Table,
+    prelude::*,
 };
 
 #[derive(Args)]
@@ -41,12 +33,13 @@ const EPSILON: f32 = 1e-5;
 /// The scale of fp8 numbers.
 const UNIT: f32 = 0.01;
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Variant {
-    AllReduce,
-    TwoLaunches,
-    Fused,
-    FusedFp8,
+/// One way to get a result.
+struct Variant<'a> {
+    name: &'static str,
+    expected: &'a [u8],
+    gives_residual: bool,
+    selection: Option<Selection>,
+    call: Submit<'a>,
 }
 
 pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
@@ -61,27 +54,23 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let measuring = &options.measuring;
     let pair = measuring.join(2, joining)?;
     let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
-    let variants = [Variant::AllReduce, Variant::TwoLaunches, Variant::Fused, Variant::FusedFp8];
-    let steps = rows.len() * variants.len() * measuring.launches();
-    table.begin(pair.machine(Transport::CUDA_IPC), steps)?;
+    table.begin(pair.machine(Transport::CUDA_IPC), 4 * rows.len())?;
     for count in rows {
         let bench = Bench::new(options, &pair, &collectives, *count as usize, hidden as usize)?;
-        for variant in variants {
-            let row = bench.row(&mut table.progress, variant)?;
+        for variant in bench.variants()? {
+            let row = bench.row(table, variant)?;
             table.push(row)?;
         }
     }
-    let notes = vec![
-        format!(
-            "rows of {hidden} f16; `two-launches` and `fused` give the new residual and the normalised rows, `fused-fp8` \
-             these as fp8; sizes are those of the rows"
-        ),
-        format!(
-            "graphs of {} calls, timed by the device's events; the result compared for each time",
-            options.calls
-        ),
-    ];
-    pair.end(table, notes)
+    table.note(format!(
+        "rows of {hidden} f16; `two-launches` and `fused` give the new residual and the normalised rows, `fused-fp8` these as \
+         fp8; sizes are those of the rows"
+    ));
+    table.note(format!(
+        "graphs of {} calls, timed by the device's events; the results compared for each time",
+        options.calls
+    ));
+    pair.ranks.meet()
 }
 
 struct Bench<'a> {
@@ -90,14 +79,14 @@ struct Bench<'a> {
     collectives: &'a Collectives,
     rows: usize,
     hidden: usize,
-    /// This rank's rows, the residual before and after, weights, sums.
+    /// This rank's rows, the residual, weights, sums.
     given: DeviceSlice<f16>,
     residual: DeviceSlice<f16>,
-    new_residual: DeviceSlice<f16>,
     weight: DeviceSlice<f16>,
     sums: DeviceSlice<f16>,
-    /// The memory of the last result, between guards.
+    /// The memory of the last result and of the new residual, each between guards.
     result: DeviceBuffer,
+    new_residual: DeviceBuffer,
     fused: [Kernel; 2],
     behind: Kernel,
     expected: Expected,
@@ -106,6 +95,7 @@ struct Bench<'a> {
 /// The results of all ranks, as bytes.
 struct Expected {
     sums: Vec<u8>,
+    residual: Vec<u8>,
     normalised: Vec<u8>,
     quantised: Vec<u8>,
 }
@@ -121,12 +111,11 @@ impl<'a> Bench<'a> {
         let (gpu, rank) = (&pair.gpu, pair.ranks.rank);
         let count = rows * hidden;
         // Data that all ranks have in common is made from rank 0's.
-        let random = |numbers: usize| -> Result<[Vec<u8>; 2]> {
-            let [mine, others] =
-                pair.ranks.random_messages(2 * numbers as u64)?.map(|bytes| Numbers::F16.moderate(bytes));
-            Ok(if rank == 0 { [mine, others] } else { [others, mine] })
+        let random = |numbers: usize| -> Result<Vec<Vec<u8>>> {
+            let all = pair.ranks.random_bytes_of_each(2 * numbers as u64)?;
+            Ok(all.into_iter().map(|bytes| Numbers::F16.moderate(bytes)).collect())
         };
-        let (both, [residual, _], [weight, _]) = (random(count)?, random(count)?, random(hidden)?);
+        let (both, residual, weight) = (random(count)?, random(count)?.remove(0), random(hidden)?.remove(0));
         let sums = Numbers::F16.sum(&[&both[0], &both[1]]);
         let expected = Expected::of(sums, &residual, &weight, hidden);
         let slice = |bytes: &[u8]| -> Result<DeviceSlice<f16>> {
@@ -142,107 +131,116 @@ impl<'a> Bench<'a> {
             rows,
             hidden,
             given: slice(&both[rank])?,
-            new_residual: slice(&residual)?,
             residual: slice(&residual)?,
             weight: slice(&weight)?,
             sums: slice(&expected.sums)?,
             result: gpu.allocate(2 * count as u64 + 2 * GUARD)?,
+            new_residual: gpu.allocate(2 * count as u64 + 2 * GUARD)?,
             fused: [module.kernel("all_reduce_rms_norm_f16")?, module.kernel("all_reduce_rms_norm_f16_fp8")?],
             behind: Module::load(gpu, &RMS_NORM_BENCH)?.kernel("add_rms_norm_f16")?,
             expected,
         })
     }
 
-    fn row(&self, progress: &mut Progress, variant: Variant) -> Result<Row> {
-        let (pair, measuring) = (self.pair, &self.options.measuring);
-        let stopwatch = Stopwatch::new(pair, Vec::new())?;
-        let (expected, name) = match variant {
-            Variant::AllReduce => (&self.expected.sums, "all-reduce"),
-            Variant::TwoLaunches => (&self.expected.normalised, "two-launches"),
-            Variant::Fused => (&self.expected.normalised, "fused"),
-            Variant::FusedFp8 => (&self.expected.quantised, "fused-fp8"),
-        };
-        let Selection { protocol, blocks, threads, .. } =
-            self.selection(variant)?.ok_or("a call of no rows")?;
-        let bytes = 2 * (self.rows * self.hidden) as u64;
-        let of_a_graph = self.options.calls;
-        let replays = measuring.rounds(pair, bytes).div_ceil(of_a_graph);
-        let calls = Calls { of_a_graph, replays, are_eager: false };
-        let submit = calls.submit(|stream| self.call(variant, stream), stopwatch.stream())?;
-        let variant = format!("{name} {} rows, {protocol} {blocks}x{threads}", self.rows);
-        let (rounds, launches) = (calls.rounds(), calls.launches());
-        let destination = Destination { memory: &self.result, offset: GUARD };
-        Arrival { stopwatch: &stopwatch, destination }.row(
-            measuring,
-            progress,
-            Subject::of_launches("all-reduce-rmsnorm", variant, bytes, rounds, launches),
-            |stream, _, range| submit(stream, range),
-            |_| Cow::Borrowed(expected),
-        )
-    }
-
-    fn call(&self, variant: Variant, stream: &Stream) -> Result<()> {
-        let (residual, weight) = (self.residual.ptr(), self.weight.ptr());
-        match variant {
-            // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
-            Variant::AllReduce => unsafe {
-                self.collectives.enqueue(&[self.request(self.result.ptr().add(GUARD))], stream)?;
-            },
-            Variant::TwoLaunches => {
-                let vectors = (self.hidden / 8) as u32;
-                let args = KernelArgs::new().with(self.sums.ptr()).with(residual).with(weight).with(EPSILON);
-                let args =
-                    args.with(self.new_residual.ptr()).with(self.result.ptr().add(GUARD)).with(vectors);
-                let config = LaunchConfig::linear(self.rows as u32, vectors.next_multiple_of(32));
-                // SAFETY: the memory is kept until the stopwatch has waited for all calls; these are the kernel's parameters.
-                unsafe {
-                    self.collectives.enqueue(&[self.request(self.sums.ptr())], stream)?;
-                    self.behind.launch(stream, config, &args)?;
-                }
-            }
-            Variant::Fused | Variant::FusedFp8 => {
-                let args = KernelArgs::new().with(residual).with(weight).with(EPSILON);
-                let (kernel, args) = match variant {
-                    Variant::Fused => (&self.fused[0], args),
-                    _ => (&self.fused[1], args.with(UNIT)),
-                };
-                let rows = self.fused_rows(variant)?;
-                // SAFETY: the memory is kept until the stopwatch has waited for all calls; the kernels have these outputs and
-                // parameters.
-                unsafe { self.collectives.all_reduce_rows(&rows, kernel, args, stream)? };
-            }
-        }
-        Ok(())
-    }
-
-    fn request(&self, recv: DevicePtr) -> Request<'static> {
-        Request {
+    fn variants(&self) -> Result<[Variant<'_>; 4]> {
+        let Self { collectives, given, result, expected, behind, fused, .. } = self;
+        let count = given.len();
+        let request = |recv| Request {
             kind: Kind::AllReduce(ReduceOp::Sum),
-            send: self.given.ptr(),
+            send: given.ptr(),
             recv,
-            count: self.given.len() as u64,
+            count: count as u64,
             data_type: mscclpp_collectives::DataType::F16,
-        }
+        };
+        let (only, first) = (request(result.ptr().add(GUARD)), request(self.sums.ptr()));
+        let selection = collectives.selection(&first)?;
+        let (residual, weight, vectors) = (self.residual.ptr(), self.weight.ptr(), (self.hidden / 8) as u32);
+        let args = KernelArgs::new().with(self.sums.ptr()).with(residual).with(weight).with(EPSILON);
+        let args = args.with(self.new_residual.ptr().add(GUARD)).with(result.ptr().add(GUARD)).with(vectors);
+        let config = LaunchConfig::linear(self.rows as u32, vectors.next_multiple_of(32));
+        let of_fused = move || KernelArgs::new().with(residual).with(weight).with(EPSILON);
+        let new_residual = DeviceSlice::<f16>::at(&self.new_residual, GUARD, count)?;
+        let rows = || Rows::new(given, self.hidden)?.output(&new_residual);
+        let as_f16 = rows()?.output(&DeviceSlice::<f16>::at(result, GUARD, count)?)?;
+        let as_fp8 = rows()?.output(&DeviceSlice::<F8E4m3>::at(result, GUARD, count)?)?;
+        // The calls are safe: the memory is kept until the stopwatch, which is dropped first, has waited for them; the kernels
+        // have these outputs and parameters.
+        Ok([
+            Variant {
+                name: "all-reduce",
+                expected: &expected.sums,
+                gives_residual: false,
+                selection,
+                // SAFETY: as above.
+                call: Box::new(move |stream| Ok(unsafe { collectives.enqueue(&[only], stream) }?)),
+            },
+            Variant {
+                name: "two-launches",
+                expected: &expected.normalised,
+                gives_residual: true,
+                selection,
+                // SAFETY: as above.
+                call: Box::new(move |stream| unsafe {
+                    collectives.enqueue(&[first], stream)?;
+                    Ok(behind.launch(stream, config, &args)?)
+                }),
+            },
+            Variant {
+                name: "fused",
+                expected: &expected.normalised,
+                gives_residual: true,
+                selection: collectives.rows_selection(&as_f16)?,
+                call: Box::new(move |stream| {
+                    // SAFETY: as above.
+                    Ok(unsafe { collectives.all_reduce_rows(&as_f16, &fused[0], of_fused(), stream) }?)
+                }),
+            },
+            Variant {
+                name: "fused-fp8",
+                expected: &expected.quantised,
+                gives_residual: true,
+                selection: collectives.rows_selection(&as_fp8)?,
+                call: Box::new(move |stream| {
+                    let args = of_fused().with(UNIT);
+                    // SAFETY: as above.
+                    Ok(unsafe { collectives.all_reduce_rows(&as_fp8, &fused[1], args, stream) }?)
+                }),
+            },
+        ])
     }
 
-    fn fused_rows(&self, variant: Variant) -> Result<Rows> {
-        let rows = Rows::new(&self.given, self.hidden)?.output(&self.new_residual)?;
-        let count = self.given.len();
-        Ok(match variant {
-            Variant::FusedFp8 => rows.output(&DeviceSlice::<F8E4m3>::at(&self.result, GUARD, count)?)?,
-            _ => rows.output(&DeviceSlice::<f16>::at(&self.result, GUARD, count)?)?,
-        })
-    }
-
-    fn selection(&self, variant: Variant) -> Result<Option<Selection>> {
-        Ok(match variant {
-            Variant::AllReduce | Variant::TwoLaunches => {
-                self.collectives.selection(&self.request(self.sums.ptr()))?
+    fn row(&self, table: &mut Table, variant: Variant<'_>) -> Result<Row> {
+        let (pair, measuring) = (self.pair, &self.options.measuring);
+        let Variant { name, expected, gives_residual, selection, call } = variant;
+        let stopwatch = Stopwatch::new(pair, Vec::new())?;
+        let Selection { protocol, blocks, threads, .. } = selection.ok_or("a call of no rows")?;
+        let bytes = 2 * (self.rows * self.hidden) as u64;
+        let calls = Calls::new(measuring.rounds(pair, bytes), self.options.calls, false);
+        // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
+        let launches = unsafe { calls.capture(stopwatch.stream(), call)? };
+        let destination = Destination { memory: &self.result, offset: GUARD };
+        let mut result = Arrival { stopwatch: &stopwatch, destination }.once(
+            launches.count(),
+            |stream, _, range| launches.submit(stream, range),
+            |_| Cow::Borrowed(expected),
+        );
+        let residual = Destination { memory: &self.new_residual, offset: GUARD };
+        let once = |time: Time| {
+            if !gives_residual {
+                return result(time);
             }
-            Variant::Fused | Variant::FusedFp8 => {
-                self.collectives.rows_selection(&self.fused_rows(variant)?)?
+            residual.poison(bytes)?;
+            // A byte of the residual is made wrong, and none of the result, which the first variant has as well.
+            let us = result(Time { spoils: false, ..time })?;
+            if time.spoils {
+                residual.spoil(bytes)?;
             }
-        })
+            Ok(if residual.holds(&self.expected.residual)? { us } else { None })
+        };
+        let variant = format!("{name} {} rows, {protocol} {blocks}x{threads}", self.rows);
+        let row = Row::new("all-reduce-rmsnorm", variant, (bytes, SizeOf::Bytes), calls.rounds);
+        let row = Row { blocks: Some(blocks), ..row };
+        table.measure(measuring.repeats, &pair.ranks, Contender::new(row, Box::new(once)))
     }
 }
 
@@ -265,7 +263,7 @@ impl Expected {
                 quantised.push(fp8(number * (1.0 / UNIT)));
             }
         }
-        Self { sums, normalised, quantised }
+        Self { sums, residual, normalised, quantised }
     }
 }
 

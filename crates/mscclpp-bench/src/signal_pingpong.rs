@@ -1,16 +1,8 @@
 //! `signal-pingpong`: two devices signal each other in turns, from inside one kernel each.
 
-use clap::Args;
-use mscclpp::{kernels, prelude::*};
+use mscclpp::kernels;
 
-use crate::{
-    Result,
-    pair::{Devices, Pair},
-    ranks::Joining,
-    report::{Row, SizeOf, Times},
-    stopwatch::Stopwatch,
-    table::Table,
-};
+use crate::{pair::Devices, prelude::*};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -21,8 +13,8 @@ pub(crate) struct Options {
     /// GPU].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: Option<u32>,
-    /// The number of places in memory that are measured, each by one launch after one that does not count. The fastest of as many
-    /// other places, 64 at most, is measured by 7 launches.
+    /// The number of places in memory that are measured, each by one launch after one that does not count. In addition, the
+    /// fastest of as many further places (at most 64) is chosen, and measured by 7 launches.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
     repeats: u32,
     #[command(flatten)]
@@ -35,7 +27,7 @@ struct Variant(&'static str, &'static str, Places);
 /// The places of the tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Places {
-    /// Each time in other pages.
+    /// A new pair of memory pages for each repeat.
     All,
     /// The place at which `Communicator::build_fastest_semaphore` found signals to be fastest.
     Chosen,
@@ -73,40 +65,37 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let variants: Vec<_> =
         VARIANTS.iter().filter(|Variant(name, ..)| !options.relaxed || name.contains("relaxed")).collect();
     let stopwatch = Stopwatch::new(&pair, semaphores)?;
-    let launches = variants.iter().map(|Variant(_, _, of)| 2 * places(*of).len()).sum();
-    table.begin(pair.machine(Transport::CUDA_IPC), launches)?;
+    table.begin(pair.machine(Transport::CUDA_IPC), variants.len())?;
     for &Variant(name, kernel, of) in variants {
-        let kernel = module.kernel(kernel)?;
-        let mut ok = true;
-        let mut hops = Vec::new();
+        let (kernel, places) = (module.kernel(kernel)?, places(of));
+        let once = |time: Time| {
+            let args = KernelArgs::new()
+                .with::<BaseMemoryChannelHandle>(places[time.n % places.len()].device_handle())
+                .with(iters as i32)
+                .with(i32::from(pair.ranks.rank == 0))
+                .with(stopwatch.failed());
+            stopwatch.time(1, |stream, _| {
+                // SAFETY: these are the kernel's arguments. The stopwatch, dropped before the channels, waits
+                // for the kernel's end.
+                unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) }.map_err(Into::into)
+            })
+        };
         // The first pass over all places does not count: the devices' clocks rise, and each place is touched once.
-        for counted in [false, true] {
-            for channel in places(of) {
-                table.progress.step(&format!("signal-pingpong {name}"));
-                let args = KernelArgs::new()
-                    .with::<BaseMemoryChannelHandle>(channel.device_handle())
-                    .with(iters as i32)
-                    .with(i32::from(pair.ranks.rank == 0))
-                    .with(stopwatch.failed());
-                let us = stopwatch.time(1, |stream, _| {
-                    // SAFETY: these are the kernel's arguments. The stopwatch, dropped before the channels, waits
-                    // for the kernel's end.
-                    unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) }.map_err(Into::into)
-                })?;
-                ok &= us.is_some();
-                hops.extend(us.filter(|_| counted).map(|us| us / (2.0 * f64::from(iters))));
-            }
-        }
-        let row = Row::new("signal-pingpong", name, (iters.into(), SizeOf::Rounds), iters, places(of).len());
-        table.push(row.with(Times::of(hops).filter(|_| ok)))?;
+        let count = places.len() as u32;
+        let repeats = Repeats { warmup: count, repeats: count, spoil: false };
+        let row = Row::new("signal-pingpong", name, (iters.into(), SizeOf::Rounds), iters);
+        let contender =
+            Contender { per: 2.0 * f64::from(iters), bus: None, ..Contender::new(row, Box::new(once)) };
+        let row = table.measure(repeats, &pair.ranks, contender)?;
+        table.push(row)?;
     }
-    let notes = [
+    for note in [
         "one hop, two processes, one thread each; timed by the device's events",
         "each repeat has its tokens in other pages: median, min and max are over places in memory",
         "chosen: at the place that build_fastest_semaphore found, of as many others",
         "before, each place is played as often uncounted",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    pair.end(table, notes)
+    ] {
+        table.note(note);
+    }
+    pair.ranks.meet()
 }

@@ -3,15 +3,12 @@
 
 use std::{fmt::Display, ops::Range, time::Duration};
 
-use mscclpp::prelude::*;
+use mscclpp::errors::GpuError;
 
-use crate::{
-    Result,
-    device_clock::{DeviceClock, LIMIT},
-    pair::Pair,
-    ranks::Ranks,
-    watchdog::end_process,
-};
+use crate::{prelude::*, watchdog::end_process};
+
+/// The limit for one launch of a kernel or graph.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// The time in which kernels may end after an abort.
 const AFTER_ABORT: Duration = Duration::from_secs(5);
@@ -70,8 +67,9 @@ impl<'a> Stopwatch<'a> {
     /// Runs `count` launches on all ranks at once, of which `submit` puts those of a range on the stream. Returns the
     /// microseconds that they took here, and none if a wait failed on any rank.
     ///
-    /// Rank 0 reports its time. The others' first launch is submitted before, so that no start is waited for, and the
-    /// rest behind: a driver's queue has room for about a thousand launches, and to submit more waits until rank 0 has begun.
+    /// Rank 0 reports its time. The other ranks submit their first launch before they meet rank 0, so that its time contains no
+    /// start of theirs. They submit the rest after the meeting, because a driver's queue holds about a thousand launches, and a
+    /// full queue empties only once rank 0 has begun.
     pub(crate) fn time(
         &self,
         count: u32,
@@ -145,5 +143,48 @@ impl Drop for Stopwatch<'_> {
             self.abort("the benchmark ends");
             self.await_abort(&"a launch of a benchmark that has failed");
         }
+    }
+}
+
+/// A stream of a device, and events that time what runs on it.
+pub(crate) struct DeviceClock {
+    pub(crate) stream: Stream,
+    start: Event,
+    end: Event,
+}
+
+impl DeviceClock {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self, GpuError> {
+        Ok(Self { stream: gpu.stream()?, start: gpu.event(true)?, end: gpu.event(true)? })
+    }
+
+    /// Submits work by `submit`, between the two events.
+    pub(crate) fn start<E: From<GpuError>>(
+        &self,
+        submit: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.begin()?;
+        submit(&self.stream)?;
+        Ok(self.stream.record(&self.end)?)
+    }
+
+    /// Begins the time anew, behind what was submitted so far.
+    pub(crate) fn begin(&self) -> Result<(), GpuError> {
+        self.stream.record(&self.start)
+    }
+
+    /// Waits for the work, for `limit`; after an error it may be waited for once more.
+    pub(crate) fn wait_for(&self, limit: Duration) -> Result<(), GpuError> {
+        self.stream.synchronize_timeout(limit)
+    }
+
+    /// The time of the work in microseconds.
+    pub(crate) fn elapsed_us(&self) -> Result<f64, GpuError> {
+        Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
+    }
+
+    /// Whether submitted work may still be running.
+    pub(crate) fn is_busy(&self) -> bool {
+        !matches!(self.stream.query(), Ok(true))
     }
 }

@@ -36,9 +36,9 @@ impl Table {
         Self { stream, progress, machine: None, rows, layout, notes: Vec::new(), text: None }
     }
 
-    /// Begins the table of a run on `machine`, whose rows take `steps` steps.
-    pub(crate) fn begin(&mut self, machine: Machine, steps: usize) -> Result<()> {
-        self.progress.expect(steps);
+    /// Begins the table of a run on `machine`, which measures so many cells.
+    pub(crate) fn begin(&mut self, machine: Machine, cells: usize) -> Result<()> {
+        self.progress.expect(cells);
         self.print(&head(&machine))?;
         self.machine = Some(machine);
         Ok(())
@@ -54,19 +54,21 @@ impl Table {
         Ok(())
     }
 
-    /// Ends the table with remarks on values for which it has no columns.
-    pub(crate) fn end(&mut self, notes: Vec<String>) -> Result<()> {
-        self.print("#\n")?;
-        notes.iter().try_for_each(|note| self.print(&format!("# {note}\n")))?;
-        self.notes = notes;
-        Ok(())
+    /// Adds a remark on values for which the table has no columns.
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
     }
 
-    /// Prints a text below the table.
-    pub(crate) fn text(&mut self, text: String) -> Result<()> {
-        self.print(&format!("\n{text}"))?;
+    /// Adds a text, which is printed below the table.
+    pub(crate) fn text(&mut self, text: String) {
         self.text = Some(text);
-        Ok(())
+    }
+
+    /// Prints what stands below the rows.
+    pub(crate) fn end(&self) -> Result<()> {
+        let notes: String = self.notes.iter().map(|note| format!("# {note}\n")).collect();
+        let text = self.text.as_ref().map_or_else(String::new, |text| format!("\n{text}"));
+        self.print(&format!("#\n{notes}{text}"))
     }
 
     /// The report of the run. `arguments` repeat the measurement.

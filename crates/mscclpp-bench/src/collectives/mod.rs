@@ -1,11 +1,10 @@
 //! `all-reduce`, `all-gather`, `reduce-scatter` and `all-to-all`: calls of the library's collectives between processes, in
 //! a graph that is replayed, and NCCL's in turns with them. Sizes are counted as by nccl-tests.
 
-mod calls;
 mod numbers;
+mod side;
 mod task;
 mod tune;
-mod turns;
 mod what;
 
 use std::{
@@ -16,33 +15,24 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
-use mscclpp::prelude::*;
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, Devices, Protocol, Query, Selection, Selector, Tuned,
 };
 
 pub(crate) use self::{
-    calls::Calls,
     numbers::Numbers,
+    side::{Calls, Side},
     task::{ResultPlace, Task},
     tune::{Options as TuneOptions, tune},
-    turns::{Side, SubmitMany},
     what::What,
 };
 use crate::{
-    Result,
-    measuring::Messages,
     nccl::{self, Compare},
-    pair::Pair,
-    progress::Progress,
-    ranks::Joining,
-    report::{Nccl, Row, SizeOf},
-    sizes::{Sizes, parse_bytes},
-    stopwatch::Stopwatch,
-    table::Table,
+    prelude::*,
+    report::{Measured, Nccl},
+    sizes::parse_bytes,
 };
-use calls::{ours, us_of_a_call};
+use side::{ours, us_of_a_call};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -126,13 +116,6 @@ fn parse_protocol(text: &str) -> Result<Protocol, String> {
         .ok_or_else(|| format!("there are {}", Protocol::ALL.map(|protocol| protocol.to_string()).join(", ")))
 }
 
-impl Options {
-    /// Sets what NCCL reads in the environment, before another thread of this process runs.
-    pub(crate) fn set_environment(&self) {
-        self.compare.set_environment();
-    }
-}
-
 /// The selections of the user; the library chooses the rest.
 #[derive(Debug, Clone, Copy, Default)]
 struct Asked {
@@ -189,18 +172,13 @@ pub(crate) fn run(what: What, options: &Options, joining: &Joining, table: &mut 
 
     let all = asked(options);
     let predicted = Arc::new(AtomicBool::new(false));
-    let rows_of_a_size = all.len() * options.place.len();
-    let sides = 1 + nccl.map_or(0, |(_, windows)| 1 + usize::from(windows.memory().is_some()));
-    let steps = rows_of_a_size * sizes.count() * measuring.launches() * sides;
+    let cells = all.len() * options.place.len() * sizes.count();
     for (n, asked) in all.into_iter().enumerate() {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
         let builder = builder.overlap(asked.protocol == Some(Protocol::SimpleByBulk));
         let builder = builder.between_nodes(options.between_nodes);
-        let builder = match options.connections {
-            Some(connections) => builder.connections(connections),
-            None => builder,
-        };
+        let builder = options.connections.into_iter().fold(builder, CollectivesBuilder::connections);
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         let builder = options.common.builder(builder);
         table.progress.part("setting up the library's collectives");
@@ -208,7 +186,7 @@ pub(crate) fn run(what: What, options: &Options, joining: &Joining, table: &mut 
         if n == 0 {
             let transport =
                 if collectives.n_nodes() > 1 { options.between_nodes } else { Transport::CUDA_IPC };
-            table.begin(pair.machine(transport), steps)?;
+            table.begin(pair.machine(transport), cells)?;
         }
         let _registered = match (options.symmetric, options.registered) {
             (true, _) => Some(collectives.register_symmetric(&memory)?),
@@ -219,7 +197,7 @@ pub(crate) fn run(what: What, options: &Options, joining: &Joining, table: &mut 
             Bench { what, options, limit, pair: &pair, collectives: &collectives, memory: &memory, nccl };
         for place in &options.place {
             for bytes in sizes.iter() {
-                let row = bench.row(&mut table.progress, *place, bytes)?;
+                let row = bench.row(table, *place, bytes)?;
                 table.push(row)?;
             }
         }
@@ -230,21 +208,21 @@ pub(crate) fn run(what: What, options: &Options, joining: &Joining, table: &mut 
         true => "calls one after the other".to_owned(),
         false => format!("graphs of {} calls", options.common.calls),
     };
-    let mut notes = vec![
-        format!(
-            "sums and moves of random {}; sizes, algorithm and bus bandwidth as in nccl-tests",
-            crate::call::name_of(&numbers)
-        ),
-        format!("{timed}, timed by the device's events; the result compared for each time"),
-    ];
+    table.note(format!(
+        "sums and moves of random {}; sizes, algorithm and bus bandwidth as in nccl-tests",
+        crate::call::name_of(&numbers)
+    ));
+    table.note(format!("{timed}, timed by the device's events; the result compared for each time"));
     if predicted.load(Ordering::Relaxed) {
-        notes.push(
-            "what the library chooses for these devices is a prediction; the workload `tune` measures it"
-                .to_owned(),
+        table.note(
+            "what the library chooses for these devices is a prediction; the workload `tune` measures it",
         );
     }
-    notes.extend(nccl.into_iter().flat_map(|(comm, windows)| [comm.note(), windows.note()]));
-    pair.end(table, notes)
+    if let Some((comm, windows)) = nccl {
+        table.note(comm.note());
+        table.note(windows.note());
+    }
+    pair.ranks.meet()
 }
 
 /// A selection in the words of the table: `ll128 64x256`, or `ll128, two steps, 64x256`.
@@ -258,13 +236,12 @@ fn asked(options: &Options) -> Vec<Asked> {
     fn each<T: Copy>(of: &[T]) -> Vec<Option<T>> {
         if of.is_empty() { vec![None] } else { of.iter().copied().map(Some).collect() }
     }
-    let mut all = Vec::new();
-    for protocol in each(&options.protocols) {
-        for blocks in each(&options.blocks) {
-            all.extend(each(&options.threads).into_iter().map(|threads| Asked { protocol, blocks, threads }));
-        }
-    }
-    all
+    let (protocols, blocks, threads) =
+        (each(&options.protocols), each(&options.blocks), each(&options.threads));
+    let shapes = blocks.iter().flat_map(|&blocks| threads.iter().map(move |&threads| (blocks, threads)));
+    let shapes: Vec<_> = shapes.collect();
+    let of = |protocol| move |&(blocks, threads)| Asked { protocol, blocks, threads };
+    protocols.into_iter().flat_map(|protocol| shapes.iter().map(of(protocol))).collect()
 }
 
 struct Bench<'a> {
@@ -273,18 +250,16 @@ struct Bench<'a> {
     limit: Duration,
     pair: &'a Pair,
     collectives: &'a Collectives,
-    /// The memory, large enough for the largest task.
     memory: &'a DeviceBuffer,
     nccl: Option<(&'a nccl::Comm<'a>, &'a nccl::Windows<'a>)>,
 }
 
 impl Bench<'_> {
-    fn row(&self, progress: &mut Progress, place: ResultPlace, bytes: u64) -> Result<Row> {
+    fn row(&self, table: &mut Table, place: ResultPlace, bytes: u64) -> Result<Row> {
         let Self { what, options, pair, memory, .. } = *self;
         let (measuring, Common { dtype: numbers, calls: of_a_graph, .. }) =
             (&options.messages.measuring, options.common);
-        let ranks = pair.ranks.count() as u64;
-        progress.part(&format!("{} of {bytes} B", what.name()));
+        table.progress.part(&format!("{} of {bytes} B", what.name()));
         let task = Task::random(what, numbers, place, bytes, &pair.ranks)?;
         task.load(memory)?;
         let nodes = self.collectives.n_nodes();
@@ -296,11 +271,11 @@ impl Bench<'_> {
         })?;
         let most = measuring.rounds(pair, bytes);
         let calls = if nodes > 1 && measuring.iters.is_none() {
-            progress.step("the first calls of the library, of that size");
+            table.progress.step("the first calls of the library, of that size", 0.0);
             let us = us_of_a_call(self.collectives, &task, memory, &stopwatch)?;
-            Calls { are_eager: options.eager, ..Calls::that_take(us, most, of_a_graph) }
+            Calls::that_take(us, most, of_a_graph, options.eager)
         } else {
-            Calls { of_a_graph, replays: most.div_ceil(of_a_graph), are_eager: options.eager }
+            Calls::new(most, of_a_graph, options.eager)
         };
         let selection = self.collectives.selection(&task.request(memory.ptr()))?;
         let mut sides = vec![ours(self.collectives, &task, memory, calls, stopwatch.stream())?];
@@ -314,21 +289,21 @@ impl Bench<'_> {
                 sides.push(comm.side("NCCL with windows", place, &task, calls, &stopwatch)?);
             }
         }
-        let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
-
         let on_nodes = || if nodes > 1 { format!("{nodes} nodes") } else { "copy".to_owned() };
         let variant = selection.map_or_else(on_nodes, variant);
         let variant = if place == ResultPlace::In { format!("{variant}, in place") } else { variant };
-        let times = measured[0];
-        let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, ranks));
-        let of_nccl = |side: usize| measured.get(side).map(|times| crate::report::Measured { times: *times });
-        let row =
-            Row::new(what.name(), &variant, (bytes, SizeOf::Bytes), calls.rounds(), measuring.repeats());
+        let contender = |side| Side::contender(side, variant.clone(), calls.rounds, &task, &stopwatch);
+        let contenders = sides.iter().map(contender).collect();
+        let mut measured = table
+            .measure_in_turns(measuring.repeats, Some(&pair.ranks), contenders)?
+            .into_iter()
+            .map(|(row, _)| row);
+        let row = measured.next().ok_or("the library is always measured")?;
+        let mut of_nccl = || measured.next().map(|row| Measured { times: row.times });
         Ok(Row {
-            bandwidth,
             blocks: selection.map(|selection| selection.blocks),
-            nccl: self.nccl.map(|_| Nccl { plain: of_nccl(1), windows: of_nccl(2) }),
-            ..row.with(times)
+            nccl: self.nccl.map(|_| Nccl { plain: of_nccl(), windows: of_nccl() }),
+            ..row
         })
     }
 }

@@ -43,18 +43,13 @@ impl Numbers {
         for at in (0..first.len()).step_by(size) {
             let number = |of: &[u8]| self.number(&of[at..at + size]);
             let sum = others.iter().fold(number(first), |sum, of| sum + number(of));
-            match self {
-                Self::F16 => sums.extend(f16::from_f32(sum).to_le_bytes()),
-                Self::Bf16 => sums.extend(bf16::from_f32(sum).to_le_bytes()),
-                Self::F32 => sums.extend(sum.to_le_bytes()),
-            }
+            self.put(sum, &mut sums);
         }
         sums
     }
 
-    /// Whether the numbers are the expected ones, except for what a sum over this many ranks may lose by rounding: two units in
-    /// the last place, or everything where the result is as small as numbers get; and with more than two ranks, each of whose
-    /// numbers is below 2, half a unit of each intermediate sum.
+    /// Whether each number is near the expected one. Allowed are two units in the last place; the smallest number of the type;
+    /// and with more than two ranks half a unit of each intermediate sum, for numbers below 2.
     pub(crate) fn are_near(self, ranks: usize, found: &[u8], expected: &[u8]) -> bool {
         let (relative, smallest) = match self {
             Self::F16 => (2.0 / 1024.0, 2.0 * f32::from(f16::MIN_POSITIVE_SUBNORMAL)),
@@ -70,7 +65,14 @@ impl Numbers {
         found == expected || found.chunks_exact(size).zip(expected.chunks_exact(size)).all(near)
     }
 
-    /// The value of one number.
+    fn put(self, number: f32, into: &mut Vec<u8>) {
+        match self {
+            Self::F16 => into.extend(f16::from_f32(number).to_le_bytes()),
+            Self::Bf16 => into.extend(bf16::from_f32(number).to_le_bytes()),
+            Self::F32 => into.extend(number.to_le_bytes()),
+        }
+    }
+
     fn number(self, bytes: &[u8]) -> f32 {
         match (self, bytes) {
             (Self::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
@@ -89,11 +91,9 @@ mod tests {
     const ALL: [Numbers; 3] = [Numbers::F16, Numbers::Bf16, Numbers::F32];
 
     fn bytes(numbers: Numbers, value: f32) -> Vec<u8> {
-        numbers.sum(&[&match numbers {
-            Numbers::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
-            Numbers::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
-            Numbers::F32 => value.to_le_bytes().to_vec(),
-        }])
+        let mut bytes = Vec::new();
+        numbers.put(value, &mut bytes);
+        bytes
     }
 
     #[test]

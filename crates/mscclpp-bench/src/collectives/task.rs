@@ -1,14 +1,12 @@
 //! The task of each side of a row: the numbers, their place in its memory, and the expected result.
 
 use clap::ValueEnum;
-use mscclpp::DevicePtr;
 use mscclpp_collectives::Request;
 
 use super::{Numbers, What};
 use crate::{
-    Result,
     data::{Destination, GUARD, Memory},
-    ranks::Ranks,
+    prelude::*,
 };
 
 /// The place of the result.
@@ -137,8 +135,6 @@ impl Task {
 
 #[cfg(test)]
 mod tests {
-    use mscclpp::Platform;
-
     use super::*;
     use crate::data::random_bytes;
 

@@ -5,31 +5,19 @@ mod candidates;
 mod table;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use clap::Args;
-use mscclpp::prelude::*;
 use mscclpp_collectives::{Collectives, Protocol, Query, Selection, Selector, Tuned};
+use parking_lot::Mutex;
 
 use self::{
     candidates::Candidates,
     table::{Best, best, rust},
 };
-use super::{Calls, Common, ResultPlace, Side, Task, What, ours, parse_protocol, turns, variant};
-use crate::{
-    Result,
-    measuring::Messages,
-    memory::parse_threads,
-    pair::Pair,
-    progress::Progress,
-    ranks::Joining,
-    report::{Row, SizeOf, Times},
-    sizes::Sizes,
-    stopwatch::Stopwatch,
-    table::Table,
-};
+use super::{Calls, Common, ResultPlace, Side, Task, What, ours, parse_protocol, variant};
+use crate::{memory::parse_threads, prelude::*};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -95,8 +83,6 @@ pub(crate) fn tune(options: &Options, joining: &Joining, table: &mut Table) -> R
 
     // The largest sizes come last, because the table needs them least.
     let cells = || sizes.iter().flat_map(|bytes| whats.iter().map(move |what| (*what, bytes)));
-    let trials: usize =
-        cells().map(|(what, bytes)| candidates.of(what, what.counted(bytes, ranks), ranks).len()).sum();
     let machine = pair.machine(Transport::CUDA_IPC);
     let comment = format!(
         "{}; driver {}, commit {}, `mscclpp-bench tune`.",
@@ -104,7 +90,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining, table: &mut Table) -> R
         machine.driver,
         machine.commit
     );
-    table.begin(machine, trials * measuring.launches())?;
+    table.begin(machine, cells().count())?;
     let (mut chosen, mut measured, mut done) = (Vec::new(), 0, 0);
     let begun = Instant::now();
     for (what, bytes) in cells() {
@@ -114,31 +100,31 @@ pub(crate) fn tune(options: &Options, joining: &Joining, table: &mut Table) -> R
         }
         done += 1;
         let between = what.counted(bytes, ranks);
-        let (tried, of_all) =
-            tuner.cell(what, bytes, &candidates.of(what, between, ranks), &mut table.progress)?;
+        let tried = tuner.cell(what, bytes, &candidates.of(what, between, ranks), table)?;
         measured += tried.len();
         let times: Vec<_> =
-            tried.iter().zip(&of_all).map(|(it, row)| (*it, row.times.map(|it| it.median))).collect();
+            tried.iter().map(|(it, row)| (*it, row.times.map(|times| times.median))).collect();
         let best = best(&times);
-        chosen.extend(best.map(|best| Best { what, bytes: between, selection: tried[best] }));
+        chosen.extend(best.map(|best| Best { what, bytes: between, selection: tried[best].0 }));
         // Rows with a wrong result are shown too.
-        let shown = of_all
-            .into_iter()
-            .enumerate()
-            .filter(|(n, row)| options.all || best == Some(*n) || row.times.is_none());
-        for (_, row) in shown {
-            table.push(row)?;
+        for (n, (_, row)) in tried.into_iter().enumerate() {
+            if options.all || best == Some(n) || row.times.is_none() {
+                table.push(row)?;
+            }
         }
     }
-    let notes = vec![
-        format!(
-            "{measured} combinations of protocol, steps, blocks and threads for {done} of {} combinations of kind and size",
-            cells().count()
-        ),
-        "the fastest, or what takes fewer blocks and is slower by 2 % at most; in turns, graphs of calls out of place".to_owned(),
-    ];
-    pair.end(table, notes)?;
-    if chosen.is_empty() { Ok(()) } else { table.text(rust(&chosen, sizes.factor, &comment)) }
+    table.note(format!(
+        "{measured} combinations of protocol, steps, blocks and threads for {done} of {} combinations of kind and size",
+        cells().count()
+    ));
+    table.note(
+        "each row is the fastest combination, or one with fewer blocks that is at most 2 % slower; combinations were measured \
+         in turns, in graphs of out-of-place calls",
+    );
+    if !chosen.is_empty() {
+        table.text(rust(&chosen, sizes.factor, &comment));
+    }
+    pair.ranks.meet()
 }
 
 impl Options {
@@ -166,16 +152,9 @@ const PROTOCOLS: [Protocol; 3] = [Protocol::Ll16, Protocol::Ll128, Protocol::Sim
 #[derive(Debug, Clone, Default)]
 struct Trial(Arc<Mutex<Option<Selection>>>);
 
-impl Trial {
-    fn set(&self, selection: Selection) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(selection);
-    }
-}
-
 impl Selector for Trial {
     fn choose(&self, query: &Query) -> Selection {
-        let asked = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.unwrap_or_else(|| Tuned.choose(query))
+        self.0.lock().unwrap_or_else(|| Tuned.choose(query))
     }
 }
 
@@ -188,27 +167,27 @@ struct Tuner<'a> {
 }
 
 impl Tuner<'_> {
-    /// Measures all candidates that the library can run. Returns those candidates and their rows.
+    /// Measures all candidates that the library can run. Returns each with its row.
     fn cell(
         &self,
         what: What,
         bytes: u64,
         candidates: &[Selection],
-        progress: &mut Progress,
-    ) -> Result<(Vec<Selection>, Vec<Row>)> {
+        table: &mut Table,
+    ) -> Result<Vec<(Selection, Row)>> {
         let Self { options, pair, memory, .. } = *self;
         let (measuring, Common { dtype: numbers, calls, .. }) = (&options.messages.measuring, options.common);
         let task = Task::random(what, numbers, ResultPlace::Out, bytes, &pair.ranks)?;
         task.load(memory)?;
         let most = if pair.gpu.platform() == Platform::Sim { 1 } else { MOST_ROUNDS };
         let rounds = measuring.rounds_or((BYTES_OF_A_TIME / bytes).clamp(1, most) as u32);
-        let calls = Calls { of_a_graph: calls, replays: rounds.div_ceil(calls), are_eager: false };
+        let calls = Calls::new(rounds, calls, false);
         let stopwatch =
             Stopwatch::of_others(pair, options.common.limit(), |reason| self.collectives.abort(reason))?;
 
         let (mut tried, mut sides) = (Vec::new(), Vec::new());
         for candidate in candidates {
-            self.trial.set(*candidate);
+            *self.trial.0.lock() = Some(*candidate);
             let selection = self.collectives.selection(&task.request(memory.ptr()))?;
             if selection == Some(*candidate) {
                 let side = ours(self.collectives, &task, memory, calls, stopwatch.stream())?;
@@ -216,19 +195,12 @@ impl Tuner<'_> {
                 tried.push(*candidate);
             }
         }
-        let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
-        let row = |(candidate, times): (&Selection, Option<Times>)| {
-            let row = Row::new(
-                what.name(),
-                &variant(*candidate),
-                (bytes, SizeOf::Bytes),
-                calls.rounds(),
-                measuring.repeats(),
-            );
-            let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, pair.ranks.count() as u64));
-            Row { bandwidth, blocks: Some(candidate.blocks), ..row.with(times) }
-        };
-        let rows = tried.iter().zip(measured).map(row).collect();
-        Ok((tried, rows))
+        let contenders = sides
+            .iter()
+            .map(|side| side.contender(side.name.clone(), calls.rounds, &task, &stopwatch))
+            .collect();
+        let rows = table.measure_in_turns(measuring.repeats, Some(&pair.ranks), contenders)?;
+        let with_blocks = |(it, (row, _)): (Selection, _)| (it, Row { blocks: Some(it.blocks), ..row });
+        Ok(tried.into_iter().zip(rows).map(with_blocks).collect())
     }
 }

@@ -4,9 +4,7 @@ use clap::ValueEnum;
 use mscclpp_collectives::{Kind, ReduceOp};
 
 use super::Numbers;
-use crate::report::Bandwidth;
 
-/// The collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum What {
     AllReduce,
@@ -49,12 +47,10 @@ impl What {
         if self == Self::AllReduce { bytes } else { bytes / ranks }
     }
 
-    /// The bandwidths of a call of `bytes` bytes that takes `us` microseconds.
-    pub(crate) fn bandwidth(self, bytes: u64, us: f64, ranks: u64) -> Bandwidth {
-        let Bandwidth { algorithm, .. } = Bandwidth::of(bytes, us);
+    /// The bytes that one direction of a rank's link carries for each byte of the size.
+    pub(crate) fn bus(self, ranks: usize) -> f64 {
         let once = (ranks as f64 - 1.0) / ranks as f64;
-        let bus = if self == Self::AllReduce { 2.0 * once } else { once };
-        Bandwidth { algorithm, bus: algorithm * bus }
+        if self == Self::AllReduce { 2.0 * once } else { once }
     }
 
     /// The result of `rank` if the ranks have given these bytes.

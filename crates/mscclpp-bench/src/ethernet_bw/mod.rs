@@ -3,21 +3,13 @@
 
 mod socket;
 
-use clap::Args;
-use mscclpp::prelude::*;
-
 use self::socket::PlainSocket;
 use crate::{
-    Result,
     ethernet::Tuning,
     machine::{Machine, UsedDevice},
-    measuring::Messages,
-    one_way::{Contender, OneWay},
-    pair::Pair,
+    one_way::{Named, OneWay},
+    prelude::*,
     puts::Puts,
-    ranks::{Joining, Ranks},
-    sizes::Sizes,
-    table::Table,
 };
 
 #[derive(Args)]
@@ -38,81 +30,69 @@ pub(crate) struct Options {
 const TRANSPORT: Transport = Transport::ETHERNET;
 const DEFAULT: Sizes = Sizes { begin: 64 << 20, end: 64 << 20, factor: 2 };
 const MOST_ROUNDS: u32 = 1000;
-/// The size from which messages count as large; and the part of a plain socket's bandwidth that one connection should reach
-/// with them.
+/// The size from which messages count as large; and the time that one connection should take with them: the plain socket's,
+/// divided by the part of its bandwidth that is the goal.
 const LARGE: u64 = 64 << 20;
-const GOAL: f64 = 0.9;
-const GOAL_OF_GPUS: f64 = 0.8;
+const GOAL: Goal = |plain| plain / 0.9;
+const GOAL_OF_GPUS: Goal = |plain| plain / 0.8;
 
 pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let Messages { sizes, measuring } = &options.messages;
     let sizes = sizes.or(DEFAULT, 1)?;
-    let most = sizes.iter().max().unwrap_or(0);
+    let most = sizes.end;
     let numbers = || options.connections.iter().copied();
     if options.device_memory {
         let pair = Pair::join(2, &measuring.devices, |platform| options.tuning.context(platform), joining)?;
-        let transfers =
+        let puts =
             numbers().map(|n| Puts::between_gpus(&pair, TRANSPORT, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
-        let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
-        bench.run(sizes, &transfers, &pair.devices, table)
+        measure(options, &pair.ranks, sizes, ("GPU to GPU", goal), &puts, &pair.devices, table)
     } else {
-        if measuring.devices.are_given() || joining.gpu.is_some() {
-            return Err(
-                "--devices and --gpu choose devices for --device-memory; from host to host there are none"
-                    .into(),
-            );
-        }
+        measuring.require_no_devices(
+            joining,
+            "choose devices for --device-memory; from host to host there are none",
+        )?;
         let ranks = Ranks::join(2, options.tuning.context(Platform::Sim), joining)?;
         let config = EndpointConfig::new(TRANSPORT, Device::CPU);
-        let transfers =
+        let puts =
             numbers().map(|n| Puts::between_nodes(&ranks, &config, n, most)).collect::<Result<Vec<_>>>()?;
-        let bench = Bench { options, ranks: &ranks, what: "host to host", goal: Some(GOAL) };
-        bench.run(sizes, &transfers, &[], table)
+        measure(options, &ranks, sizes, ("host to host", Some(GOAL)), &puts, &[], table)
     }
 }
 
-struct Bench<'a> {
-    options: &'a Options,
-    ranks: &'a Ranks,
-    /// The kinds of memory between which data is put.
-    what: &'static str,
-    /// The goal of one connection, as a part of the plain socket's bandwidth.
-    goal: Option<f64>,
-}
-
-impl Bench<'_> {
-    /// Measures all contenders. `puts` has one entry for each number of connections.
-    fn run(&self, sizes: Sizes, puts: &[Puts<'_>], devices: &[UsedDevice], table: &mut Table) -> Result<()> {
-        let plain = PlainSocket::new(self.ranks, sizes.iter().max().unwrap_or(0))?;
-        let mut contenders =
-            vec![Contender { variant: "plain socket".to_owned(), transfer: &plain, goal: None }];
-        contenders.extend(puts.iter().zip(&self.options.connections).map(|(puts, n)| Contender {
-            variant: format!("{} x{n}", self.what),
-            transfer: puts,
-            goal: self.goal.filter(|_| *n == 1),
-        }));
-        let one_way = OneWay {
-            workload: "ethernet-bw",
-            ranks: self.ranks,
-            measuring: &self.options.messages.measuring,
-            baseline: "the plain socket's",
-            most_rounds: MOST_ROUNDS,
-            goals_from: LARGE,
-        };
-        let notes = vec![
-            format!(
-                "one way from rank 0 to rank 1, {}, {}; a time is that of all rounds and one flush behind them, by the \
-                 sender's clock",
-                self.what,
-                self.ranks.way()
-            ),
-            "plain socket: one connection, writes of 1 MiB, host to host, in turns with the others in the same run; it \
-             is the baseline of the rows behind it"
-                .to_owned(),
-            "random data, compared by the receiver after each time".to_owned(),
-        ];
-        let machine = Machine::of(devices, &TRANSPORT.to_string());
-        one_way.run(sizes, &contenders, machine, notes, table)
+/// Measures all transfers. `puts` has one entry for each number of connections, `what` says between which kinds of memory they
+/// are, and `goal` is that of one connection.
+fn measure(
+    options: &Options,
+    ranks: &Ranks,
+    sizes: Sizes,
+    (what, goal): (&str, Option<Goal>),
+    puts: &[Puts<'_>],
+    devices: &[UsedDevice],
+    table: &mut Table,
+) -> Result<()> {
+    let plain = PlainSocket::new(ranks, sizes.end)?;
+    let mut transfers: Vec<Named<'_>> = vec![("plain socket".to_owned(), &plain, None)];
+    for (puts, n) in puts.iter().zip(&options.connections) {
+        transfers.push((format!("{what} x{n}"), puts, goal.filter(|_| *n == 1)));
     }
+    let one_way = OneWay {
+        workload: "ethernet-bw",
+        ranks,
+        measuring: &options.messages.measuring,
+        baseline: "the plain socket's",
+        most_rounds: MOST_ROUNDS,
+        goals_from: LARGE,
+    };
+    table.note(format!(
+        "one way from rank 0 to rank 1, {what}, {}; a time is that of all rounds and one flush behind them, by the sender's \
+         clock",
+        ranks.way()
+    ));
+    table.note(
+        "plain socket: one connection, writes of 1 MiB, host to host, in turns with the others in the same run; it is the \
+         baseline of the rows behind it",
+    );
+    table.note("random data, compared by the receiver after each time");
+    one_way.run(sizes, &transfers, Machine::of(devices, &TRANSPORT.to_string()), table)
 }

@@ -8,10 +8,9 @@ use std::{
 };
 
 use crate::{
-    Result,
     data::{GUARD, Memory},
     one_way::Transfer,
-    ranks::Ranks,
+    prelude::*,
 };
 
 /// The bytes that are written by one call.
@@ -42,7 +41,7 @@ impl PlainSocket {
 }
 
 fn accept(ranks: &Ranks) -> Result<TcpStream> {
-    let listener = TcpListener::bind((ranks.host_of_rank_0()?, 0))?;
+    let listener = TcpListener::bind(ranks.address_of_rank_0(0)?)?;
     ranks.swap(&listener.local_addr()?.port())?;
     // The peer has connected by now, so it is among the connections that can be accepted.
     let peer = ranks.swap(&0_u16)?;
@@ -56,7 +55,7 @@ fn accept(ranks: &Ranks) -> Result<TcpStream> {
 
 fn connect(ranks: &Ranks) -> Result<TcpStream> {
     let port = ranks.swap(&0_u16)?;
-    let stream = TcpStream::connect_timeout(&(ranks.host_of_rank_0()?, port).into(), SILENCE)?;
+    let stream = TcpStream::connect_timeout(&ranks.address_of_rank_0(port)?, SILENCE)?;
     ranks.swap(&stream.local_addr()?.port())?;
     Ok(stream)
 }
@@ -101,11 +100,6 @@ impl Memory for RefCell<Vec<u8>> {
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         bytes.copy_from_slice(&self.borrow()[offset as usize..][..bytes.len()]);
-        Ok(())
-    }
-
-    fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
-        self.borrow_mut()[offset as usize..][..len as usize].fill(value);
         Ok(())
     }
 }

@@ -1,11 +1,10 @@
 //! The collectives that do the work of dispatch and combine without knowing about experts.
 
 use half::bf16;
-use mscclpp::prelude::*;
 use mscclpp_collectives::{DataType, DeviceSlice, Kind, ReduceOp, Request};
 
 use super::{Bench, Shape};
-use crate::Result;
+use crate::prelude::*;
 
 /// The collectives that do the same: all tokens go to all ranks, and every rank has a row for each.
 pub(super) struct Gathered<'a> {
@@ -23,7 +22,7 @@ impl<'a> Gathered<'a> {
         let slice = |bytes: usize| -> Result<DeviceSlice<u8>> {
             Ok(DeviceSlice::new(&bench.pair.gpu.allocate(bytes as u64)?)?)
         };
-        let sizes = [row, 4 * top_k, 4 * top_k].map(|bytes| bytes * bench.tokens);
+        let sizes = [row, 4 * top_k, 4 * top_k].map(|bytes| bytes * bench.tokens.count);
         let [rows, weights, ids] = sizes.map(slice);
         let [all_rows, all_weights, all_ids] = sizes.map(|bytes| slice(bytes * ranks));
         let numbers = |count: usize| -> Result<DeviceSlice<bf16>> {
@@ -33,8 +32,8 @@ impl<'a> Gathered<'a> {
             bench,
             given: [rows?, weights?, ids?],
             all: [all_rows?, all_weights?, all_ids?],
-            made: numbers(ranks * bench.tokens * hidden)?,
-            sums: numbers(bench.tokens * hidden)?,
+            made: numbers(ranks * bench.tokens.count * hidden)?,
+            sums: numbers(bench.tokens.count * hidden)?,
         })
     }
 

@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mscclpp::{
     channels::{HostToHostSemaphore, IbMode, SendQueue, SignallerId},
-    prelude::*,
     provider::RouteId,
 };
 
 use super::OnAdapter;
 use crate::{
-    Result,
     bare_verbs::{QueuePair, Registered, Request},
+    prelude::*,
     waiting::wait_for,
 };
 

@@ -2,15 +2,14 @@
 
 use std::cell::RefCell;
 
-use mscclpp::{channels::SendQueue, prelude::*, provider::RouteId};
+use mscclpp::{channels::SendQueue, provider::RouteId};
 
 use super::{OnAdapter, ping_pong::hand_over};
 use crate::{
-    Result,
     bare_verbs::{QueuePair, Registered, Request},
-    data::{GUARD, Memory},
-    host_memory::HostMemory,
+    data::{GUARD, HostMemory, Memory},
     one_way::Transfer,
+    prelude::*,
     waiting::wait_for,
 };
 

@@ -1,37 +1,15 @@
 //! `memory-put`, `memory-get` and `memory-put-packets`: both devices move the same number of bytes at once. A launch is
 //! one round, which `memory_bench.cu` describes.
 
-mod kernel;
-mod roles;
 mod shape;
 
 use std::borrow::Cow;
 
-use clap::{Args, ValueEnum};
-use mscclpp::{
-    channels::{LL8Packet, LL16Packet, LL128Packet, Packet},
-    prelude::*,
-};
+use clap::ValueEnum;
+use mscclpp::channels::{LL8Packet, LL16Packet, LL128Packet, Packet};
 
-use self::{
-    kernel::{OwnChannels, Round, state},
-    roles::Roles,
-    shape::Shape,
-};
-use crate::{
-    Result,
-    call::name_of,
-    exchange::Exchange,
-    kernels::MEMORY_BENCH,
-    launches::Launches,
-    measuring::{Messages, Subject},
-    pair::Pair,
-    progress::Progress,
-    ranks::Joining,
-    report::Row,
-    sizes::{self, Sizes},
-    table::Table,
-};
+use self::shape::{BULK_STAGE, OwnChannels, Roles, Round, Shape, kernel_name, state};
+use crate::{call::name_of, exchange::Exchange, kernels::MEMORY_BENCH, prelude::*, sizes};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -182,21 +160,15 @@ fn run(
     let pair = measuring.join(2, joining)?;
     let shape = Shape::new(options, &pair.gpu)?;
     let barriers = shape.barriers(options);
-    let mut notes = [
+    table.note(
         "one round, two processes that both send and receive; a launch is a round, in a graph of as many launches \
          as there are rounds, or of 1000 that is replayed; timed by the device's events",
-        "random data, compared on both sides for each time",
-    ]
-    .map(str::to_owned)
-    .to_vec();
+    );
+    table.note("random data, compared on both sides for each time");
 
-    let bench = Bench {
-        module: Module::load(&pair.gpu, &MEMORY_BENCH)?,
-        state: pair.gpu.allocate(state::SIZE)?,
-        pair: &pair,
-        options,
-        putters_asked: putters.is_some(),
-    };
+    let module = Module::load(&pair.gpu, &MEMORY_BENCH)?;
+    // The state is declared before the exchange, whose drop waits for the kernels that use it.
+    let state = pair.gpu.allocate(state::SIZE)?;
     let packets = moves.iter().map(|what| what.packets(sizes.end)).max().unwrap_or(0);
     let shapes = if bulk { Shape::bulk(options, &pair.gpu) } else { Vec::new() };
     let shapes = [vec![shape], shapes].concat();
@@ -209,30 +181,77 @@ fn run(
         if asked {
             return Err(reason.into());
         }
-        notes.push(format!("LL128 is left out: {reason}"));
+        table.note(format!("LL128 is left out: {reason}"));
         moves.retain(|what| *what != LINES);
     }
     let roles: Vec<_> = if roles.is_empty() { vec![None] } else { roles.iter().copied().map(Some).collect() };
     let kinds: Vec<_> =
         moves.iter().flat_map(|what| shapes.iter().map(move |shape| (*what, *shape))).collect();
-    let rows_in_all = kinds.len() * barriers.len() * roles.len() * sizes.count();
-    table.begin(pair.machine(Transport::CUDA_IPC), rows_in_all * measuring.launches())?;
+    let cells = kinds.len() * barriers.len() * roles.len() * sizes.count();
+    table.begin(pair.machine(Transport::CUDA_IPC), cells)?;
     for (what, shape) in kinds {
         for (&barriers, &roles) in barriers.iter().flat_map(|of| roles.iter().map(move |roles| (of, roles))) {
             for bytes in sizes.iter() {
                 let workers = shape.workers(what, barriers, bytes);
                 let roles = roles.unwrap_or(Roles::of(bytes)).among(workers);
-                let (putters, first_unpacker) = match what {
+                let (n_putters, first_unpacker) = match what {
                     Move::Put | Move::Get => (0, 0),
                     Move::PutPackets(packets) => roles.blocks(packets, workers, putters),
                 };
-                let kind = RowKind { what, shape, barriers, roles, workers, putters, first_unpacker };
-                let row = bench.row(&exchange, &mut table.progress, kind, bytes)?;
+                let round = Round {
+                    bytes,
+                    incoming: exchange.incoming,
+                    state: state.ptr(),
+                    failed: exchange.stopwatch.failed(),
+                    workers,
+                    full: u32::from(barriers == Barriers::Full),
+                    part: Shape::part(workers, bytes),
+                    putters: n_putters,
+                    first_unpacker,
+                };
+                let rounds = measuring.rounds(&pair, bytes);
+                let messages = pair.ranks.random_bytes_of_each(bytes)?;
+                let (mine, expected) = (&messages[pair.ranks.rank], &messages[pair.ranks.other()]);
+                exchange.load(mine)?;
+                // The flags start again with the packets, and an aborted barrier would have left its counters changed.
+                state.fill(0, state.len(), 0)?;
+
+                let kernel = module.kernel(&kernel_name(what, shape, barriers))?;
+                let shared_bytes = if shape.is_bulk { BULK_STAGE } else { 0 };
+                let config =
+                    LaunchConfig { shared_bytes, ..LaunchConfig::linear(shape.blocks, shape.threads) };
+                let args = arguments(&exchange.channels, barriers, round);
+                // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channels, is dropped
+                // before the state, and waits for the kernels' end. All blocks of the grid fit on the device at once.
+                let launches = unsafe {
+                    let launch = |stream: &Stream| Ok(kernel.launch(stream, config, &args)?);
+                    Launches::capture(exchange.stopwatch.stream(), rounds, OF_A_GRAPH, launch)?
+                };
+                let variant = what.variant(barriers, roles, putters.map(|_| n_putters), shape);
+                let row = Row::new(what.workload(), variant, (bytes, SizeOf::Bytes), rounds);
+                let once = exchange.arrival().once(
+                    launches.count(),
+                    |stream, _, range| launches.submit(stream, range),
+                    |_| Cow::Borrowed(expected),
+                );
+                let row = table.measure(measuring.repeats, &pair.ranks, Contender::new(row, once))?;
                 table.push(row)?;
             }
         }
     }
-    pair.end(table, notes)
+    pair.ranks.meet()
+}
+
+fn arguments(channels: &[MemoryChannel], barriers: Barriers, round: Round) -> KernelArgs {
+    let args = KernelArgs::new().with(channels[0].device_handle()).with(round);
+    match barriers {
+        Barriers::Full | Barriers::Half => args,
+        // There are as many channels as blocks; the rest of the array is not read.
+        Barriers::None => {
+            let of = std::array::from_fn(|n| channels[n.min(channels.len() - 1)].device_handle().base);
+            args.with(OwnChannels { of })
+        }
+    }
 }
 
 /// The packets that not every interconnect carries.
@@ -244,91 +263,6 @@ fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>>
     let allowed = pair.ranks.all(refused.is_none())?;
     let elsewhere = || "the other rank's link does not carry LL128 packets".to_owned();
     Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
-}
-
-/// How a row moves its bytes. With packets, the roles say how many blocks put, and which is the first that unpacks.
-#[derive(Clone, Copy)]
-struct RowKind {
-    what: Move,
-    shape: Shape,
-    barriers: Barriers,
-    roles: Roles,
-    workers: u32,
-    putters: u32,
-    first_unpacker: u32,
-}
-
-/// The parts that are the same for all rows. The exchange is not among them, because it must be dropped before them.
-struct Bench<'a> {
-    pair: &'a Pair,
-    options: &'a Options,
-    /// Whether the user chose the number of putters.
-    putters_asked: bool,
-    module: Module,
-    state: DeviceBuffer,
-}
-
-impl Bench<'_> {
-    fn row(
-        &self,
-        exchange: &Exchange<'_>,
-        progress: &mut Progress,
-        kind: RowKind,
-        bytes: u64,
-    ) -> Result<Row> {
-        let RowKind { what, shape, barriers, roles, .. } = kind;
-        let (measuring, Shape { blocks, threads, .. }) = (&self.options.messages.measuring, shape);
-        let rounds = measuring.rounds(self.pair, bytes);
-        let [mine, expected] = self.pair.ranks.random_messages(bytes)?;
-        exchange.load(&mine)?;
-
-        let kernel = self.module.kernel(&kernel::name(what, shape, barriers))?;
-        let shared_bytes = if shape.is_bulk { kernel::BULK_STAGE } else { 0 };
-        let config = LaunchConfig { shared_bytes, ..LaunchConfig::linear(blocks, threads) };
-        let args = self.arguments(exchange, kind, bytes);
-        // The flags start again with the packets, and an aborted barrier would have left its counters changed.
-        self.state.fill(0, self.state.len(), 0)?;
-        // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channels, is dropped
-        // before the state, and waits for the kernels' end. All blocks of the grid fit on the device at once.
-        let launch = |stream: &Stream| unsafe { kernel.launch(stream, config, &args) };
-        let launches = Launches::capture(exchange.stopwatch.stream(), rounds, launch)?;
-
-        let asked = self.putters_asked.then_some(kind.putters);
-        let variant = what.variant(barriers, roles, asked, shape);
-        exchange.arrival().row(
-            measuring,
-            progress,
-            Subject::of_launches(what.workload(), variant, bytes, rounds, launches.count()),
-            // SAFETY: as above.
-            |stream, _, range| unsafe { launches.submit(stream, range) },
-            |_| Cow::Borrowed(&expected),
-        )
-    }
-
-    fn arguments(&self, exchange: &Exchange<'_>, kind: RowKind, bytes: u64) -> KernelArgs {
-        let (channels, RowKind { barriers, workers, putters, first_unpacker, .. }) =
-            (&exchange.channels, kind);
-        let round = Round {
-            bytes,
-            incoming: exchange.incoming,
-            state: self.state.ptr(),
-            failed: exchange.stopwatch.failed(),
-            workers,
-            full: u32::from(barriers == Barriers::Full),
-            part: Shape::part(workers, bytes),
-            putters,
-            first_unpacker,
-        };
-        let args = KernelArgs::new().with(channels[0].device_handle()).with(round);
-        match barriers {
-            Barriers::Full | Barriers::Half => args,
-            // There are as many channels as blocks; the rest of the array is not read.
-            Barriers::None => {
-                let of = std::array::from_fn(|n| channels[n.min(channels.len() - 1)].device_handle().base);
-                args.with(OwnChannels { of })
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,19 +2,24 @@
 
 use std::{
     cell::Cell,
-    ffi::{c_int, c_void},
+    ffi::{CStr, c_int, c_void},
     ptr,
+    rc::Rc,
     time::Duration,
 };
 
-use mscclpp::{DevicePtr, Stream};
 use mscclpp_collectives::Request;
 
 use super::{
     MULTICAST,
-    library::{AllToAll, Handle, Library, SUM, UniqueId},
+    library::{Group, Handle, Library, Message, Move, OfComm, Reduce, SUM, UniqueId},
 };
-use crate::{Result, collectives::What, pair::Pair, watchdog::within};
+use crate::{
+    collectives::{Calls, Side, Task, What},
+    data::Memory,
+    prelude::*,
+    watchdog::within,
+};
 
 /// A communicator. Graphs with its calls are dropped before it, because NCCL waits for them when it is destroyed.
 pub(crate) struct Comm<'a> {
@@ -31,24 +36,30 @@ impl<'a> Comm<'a> {
     pub(crate) fn join(library: &'a Library, pair: &Pair, limit: Duration) -> Result<Self> {
         let ranks = &pair.ranks;
         let mut id = UniqueId([0; 128]);
+        // SAFETY: the types are those of the header.
+        let (unique_id, init_rank) = unsafe {
+            let unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int =
+                library.function(c"ncclGetUniqueId")?;
+            let init_rank: unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int) -> c_int =
+                library.function(c"ncclCommInitRank")?;
+            (unique_id, init_rank)
+        };
         let made = if ranks.rank == 0 {
             // SAFETY: the function writes one id, for which there is room.
-            within(limit, "ncclGetUniqueId", || unsafe { (library.unique_id)(&raw mut id) })
+            within(limit, "ncclGetUniqueId", || unsafe { unique_id(&raw mut id) })
         } else {
             0
         };
         // If the call failed, the other ranks learn it here, and do not wait for an id.
         let said = ranks.say(&(made, id.0.to_vec()))?.swap_remove(0);
-        library.check("ncclGetUniqueId", said.0)?;
+        library.check(c"ncclGetUniqueId", said.0)?;
         let id = UniqueId(said.1.try_into().map_err(|_| "an id of NCCL is 128 bytes long")?);
         pair.gpu.make_current()?;
         let mut raw = ptr::null_mut();
         let [count, rank] = [ranks.count(), ranks.rank].map(|n| n as c_int);
         // SAFETY: the id is rank 0's; the function writes one handle; the device of this rank is the current one.
-        let code = within(limit, "ncclCommInitRank", || unsafe {
-            (library.init_rank)(&raw mut raw, count, id, rank)
-        });
-        library.check("ncclCommInitRank", code)?;
+        let code = within(limit, "ncclCommInitRank", || unsafe { init_rank(&raw mut raw, count, id, rank) });
+        library.check(c"ncclCommInitRank", code)?;
         Ok(Self { library, ranks: ranks.count(), limit, raw: Cell::new(raw) })
     }
 
@@ -62,74 +73,135 @@ impl<'a> Comm<'a> {
         )
     }
 
-    /// Enqueues a collective on the stream.
+    /// NCCL's side of a row, in a memory that begins at `base` and was loaded. All ranks make this call.
+    ///
+    /// On GPUs, the calls of a time are graphs like the library's. Simulated devices have no streams that other code could
+    /// use, so each call there is complete when it returns. Only the replacement of NCCL in tests can do that.
+    pub(crate) fn side<'s>(
+        &'s self,
+        name: &str,
+        (memory, base): (&'s dyn Memory, DevicePtr),
+        task: &Task,
+        calls: Calls,
+        stopwatch: &Stopwatch<'_>,
+    ) -> Result<Side<'s>> {
+        let (what, limit, numbers, ranks) = (task.what, self.limit, task.numbers, task.ranks);
+        let watched = format!("{name} ({})", what.name());
+        // SAFETY: the memory outlives the side, and the code that times the calls waits for them.
+        let call = Rc::new(unsafe { self.call(what, task.request(base))? });
+        let stream = stopwatch.stream();
+        let is_simulated = stream.gpu().platform() == Platform::Sim;
+        let of_a_graph = if is_simulated { 0 } else { calls.of_a_graph };
+        let one = {
+            let (watched, call) = (watched.clone(), Rc::clone(&call));
+            move |stream: &Stream| within(limit, &watched, || call(stream))
+        };
+        // The first call connects the ranks, which no capture may contain.
+        stopwatch.time_of_waits(&one)?;
+        // SAFETY: as above.
+        let launches = within(limit, &watched, || unsafe {
+            Launches::capture(stream, calls.rounds, of_a_graph, move |stream| call(stream))
+        })?;
+        Ok(Side {
+            name: name.to_owned(),
+            memory,
+            launches,
+            // The calls are watched from outside of the time, which has the same limit for their work on the device.
+            limit: (of_a_graph == 0).then_some(2 * limit),
+            // On simulated devices a call is complete when it returns.
+            are_queued: !is_simulated,
+            call: Box::new(one),
+            like: Box::new(move |found, expected| numbers.are_near(ranks, found, expected)),
+        })
+    }
+
+    /// Returns a function that enqueues a collective on a stream.
     ///
     /// # Safety
-    /// The same as for the library's [`enqueue`](mscclpp_collectives::Collectives::enqueue): the memory must live until the call
-    /// is complete.
-    pub(super) unsafe fn call(&self, what: What, request: &Request<'_>, stream: &Stream) -> Result<()> {
-        let (library, comm, stream) = (self.library, self.raw()?, stream.raw());
+    /// The same as for the library's [`enqueue`](mscclpp_collectives::Collectives::enqueue): the memory must live until all calls
+    /// are complete.
+    unsafe fn call(&self, what: What, request: Request<'static>) -> Result<Submit<'_>> {
+        let library = self.library;
         let (send, recv) = (pointer(request.send).cast_const(), pointer(request.recv));
         // The library's types of numbers have NCCL's values.
         let (count, data_type) = (request.count as usize, request.data_type as c_int);
-        // SAFETY: the communicator is alive, the stream is one of its device, and the caller vouches for the memory, which has
-        // the size that the header asks for, as it has for the library's call.
-        let (name, code) = unsafe {
+        // SAFETY: the types are those of the header. At a call the communicator is alive, the stream is one of its device, and
+        // the caller vouches for the memory, which has the size that the header asks for, as it has for the library's call.
+        unsafe {
+            let reduce = |name: &'static CStr| -> Result<Submit<'_>> {
+                let function: Reduce = library.function(name)?;
+                Ok(Box::new(move |stream| {
+                    let code = function(send, recv, count, data_type, SUM, self.raw()?, stream.raw());
+                    library.check(name, code)
+                }))
+            };
+            let exchange = |name: &'static CStr| -> Result<Submit<'_>> {
+                let function: Move = library.function(name)?;
+                Ok(Box::new(move |stream| {
+                    library.check(name, function(send, recv, count, data_type, self.raw()?, stream.raw()))
+                }))
+            };
             match what {
-                What::AllReduce => {
-                    let call = library.all_reduce;
-                    ("ncclAllReduce", call(send, recv, count, data_type, SUM, comm, stream))
-                }
-                What::AllGather => {
-                    ("ncclAllGather", (library.all_gather)(send, recv, count, data_type, comm, stream))
-                }
-                What::ReduceScatter => {
-                    let call = library.reduce_scatter;
-                    ("ncclReduceScatter", call(send, recv, count, data_type, SUM, comm, stream))
-                }
-                What::AllToAll => match &library.all_to_all {
-                    AllToAll::Function(call) => {
-                        ("ncclAlltoAll", call(send, recv, count, data_type, comm, stream))
-                    }
-                    AllToAll::Messages { .. } => return self.messages(request, comm, stream),
-                },
+                What::AllReduce => reduce(c"ncclAllReduce"),
+                What::AllGather => exchange(c"ncclAllGather"),
+                What::ReduceScatter => reduce(c"ncclReduceScatter"),
+                // There is a function since 2.28; the second name is that of RCCL.
+                What::AllToAll => exchange(c"ncclAlltoAll")
+                    .or_else(|_| exchange(c"ncclAllToAll"))
+                    .or_else(|_| self.messages(request)),
             }
-        };
-        library.check(name, code)
+        }
     }
 
-    /// Makes an `all_to_all` of messages between all ranks.
+    /// Returns a function that makes an `all_to_all` of messages between all ranks.
     ///
     /// # Safety
     /// The same as [`Self::call`].
-    unsafe fn messages(&self, request: &Request<'_>, comm: Handle, stream: Handle) -> Result<()> {
-        let AllToAll::Messages { send, recv, group_start, group_end } = &self.library.all_to_all else {
-            unreachable!("it is asked where there is no function");
-        };
-        let check = |name, code| self.library.check(name, code);
+    unsafe fn messages(&self, request: Request<'static>) -> Result<Submit<'_>> {
+        let (library, ranks) = (self.library, self.ranks);
         let (count, data_type) = (request.count as usize, request.data_type as c_int);
         let part = request.count * request.data_type.size();
-        // SAFETY: this thread begins and ends the group; the caller promises the same as for `call`.
+        // SAFETY: the types are those of the header. This thread begins and ends the group; the caller promises the same as for
+        // `call`.
         unsafe {
-            check("ncclGroupStart", group_start())?;
-            for peer in 0..self.ranks {
-                let [from, to] =
-                    [request.send, request.recv].map(|base| pointer(base.add(part * peer as u64)));
-                let peer = peer as c_int;
-                check("ncclSend", send(from.cast_const(), count, data_type, peer, comm, stream))?;
-                check("ncclRecv", recv(to, count, data_type, peer, comm, stream))?;
-            }
-            check("ncclGroupEnd", group_end())
+            let (start, end): (Group, Group) =
+                (library.function(c"ncclGroupStart")?, library.function(c"ncclGroupEnd")?);
+            let send: Message<*const c_void> = library.function(c"ncclSend")?;
+            let recv: Message<*mut c_void> = library.function(c"ncclRecv")?;
+            Ok(Box::new(move |stream| {
+                let (comm, stream) = (self.raw()?, stream.raw());
+                library.check(c"ncclGroupStart", start())?;
+                for peer in 0..ranks {
+                    let [from, to] =
+                        [request.send, request.recv].map(|base| pointer(base.add(part * peer as u64)));
+                    let peer = peer as c_int;
+                    let sent = send(from.cast_const(), count, data_type, peer, comm, stream);
+                    library.check(c"ncclSend", sent)?;
+                    library.check(c"ncclRecv", recv(to, count, data_type, peer, comm, stream))?;
+                }
+                library.check(c"ncclGroupEnd", end())
+            }))
         }
     }
 
     /// Ends the communicator's work on the device. It cannot be used afterwards.
     pub(crate) fn abort(&self) {
+        // A failure cannot be handled.
+        let _ = self.end(c"ncclCommAbort");
+    }
+
+    /// Ends the communicator by a function, unless it has ended.
+    fn end(&self, name: &CStr) -> Result<()> {
         let raw = self.raw.replace(ptr::null_mut());
-        if !raw.is_null() {
-            // SAFETY: the communicator is alive, and nobody has its handle any more. A failure cannot be handled.
-            within(self.limit, "ncclCommAbort", || unsafe { (self.library.abort)(raw) });
+        if raw.is_null() {
+            return Ok(());
         }
+        // SAFETY: the type is that of the header. The communicator is alive, and nobody has its handle any more.
+        let code = unsafe {
+            let end: OfComm = self.library.function(name)?;
+            within(self.limit, &name.to_string_lossy(), || end(raw))
+        };
+        self.library.check(name, code)
     }
 
     pub(super) fn raw(&self) -> Result<Handle> {
@@ -140,13 +212,9 @@ impl<'a> Comm<'a> {
 
 impl Drop for Comm<'_> {
     fn drop(&mut self) {
-        let raw = self.raw.replace(ptr::null_mut());
-        if !raw.is_null() {
-            // SAFETY: it is alive, and nobody has its handle any more. All its calls are complete, or their stream was aborted.
-            let code = within(self.limit, "ncclCommDestroy", || unsafe { (self.library.destroy)(raw) });
-            if let Err(error) = self.library.check("ncclCommDestroy", code) {
-                eprintln!("warning: {error}");
-            }
+        // All calls of the communicator are complete, or their stream was aborted.
+        if let Err(error) = self.end(c"ncclCommDestroy") {
+            eprintln!("warning: {error}");
         }
     }
 }

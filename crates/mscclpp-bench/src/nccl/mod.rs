@@ -2,15 +2,12 @@
 
 mod comm;
 mod library;
-mod rows;
 mod windows;
 
 use std::env;
 
-use clap::Args;
-
 pub(crate) use self::{comm::Comm, windows::Windows};
-use crate::Result;
+use crate::prelude::*;
 use library::Library;
 
 /// The choice of a library to compare with.
@@ -26,18 +23,17 @@ pub(crate) struct Compare {
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 impl Compare {
-    /// Sets an environment variable, which NCCL and the other ranks read later, if the user chose a library. No other thread of
-    /// this process may run yet.
-    pub(crate) fn set_environment(&self) {
-        if self.compare.is_some() && env::var_os(MULTICAST).is_none() {
-            // SAFETY: the program calls this before it starts a thread or opens a device, so nobody reads the environment
-            // meanwhile.
-            unsafe { env::set_var(MULTICAST, "0") };
-        }
-    }
-
     /// Opens the library, if the user chose one. `on_sim`: the devices are simulated.
     pub(crate) fn open(&self, on_sim: bool) -> Result<Option<Library>> {
         self.compare.as_deref().map(|name| Library::open(name, on_sim)).transpose()
+    }
+}
+
+/// Sets an environment variable, which NCCL and the other ranks read later, for a comparison with NCCL. No other thread of this
+/// process may run yet.
+pub(crate) fn set_environment() {
+    if env::var_os(MULTICAST).is_none() {
+        // SAFETY: the program calls this before it starts a thread or opens a device, so nobody reads the environment meanwhile.
+        unsafe { env::set_var(MULTICAST, "0") };
     }
 }

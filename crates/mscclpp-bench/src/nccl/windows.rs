@@ -1,14 +1,15 @@
 //! Memory that NCCL has allocated, and that all ranks have registered as a symmetric window.
 
-use std::ptr;
-
-use mscclpp::{DeviceBuffer, DevicePtr, Gpu, Stream};
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+};
 
 use super::{
     Comm,
-    library::{Handle, SYMMETRIC, WindowFunctions},
+    library::{Handle, OfComm, SYMMETRIC},
 };
-use crate::{Result, data::Memory, pair::Pair, watchdog::within};
+use crate::{data::Memory, prelude::*, watchdog::within};
 
 /// A window, or the reason why NCCL has none here.
 pub(crate) struct Windows<'a> {
@@ -18,23 +19,21 @@ pub(crate) struct Windows<'a> {
 pub(crate) struct WindowMemory<'a> {
     allocated: Allocated<'a>,
     window: Handle,
-    /// The buffer through which the host reads and writes the memory.
-    stage: DeviceBuffer,
+    /// The stream by which the host reads and writes the memory.
     stream: Stream,
 }
-
-/// The most bytes that are copied at a time.
-const STAGE: u64 = 16 << 20;
 
 impl<'a> Windows<'a> {
     /// Makes a window of `bytes` bytes on all ranks, which make the same call. If NCCL cannot make it on one, none has it.
     pub(crate) fn new(comm: &'a Comm<'a>, pair: &Pair, bytes: u64) -> Result<Self> {
-        let Some(functions) = &comm.library.windows else {
+        let functions =
+            [c"ncclMemAlloc", c"ncclMemFree", c"ncclCommWindowRegister", c"ncclCommWindowDeregister"];
+        if !functions.into_iter().all(|function| comm.library.has(function)) {
             let version = comm.library.version();
             return Ok(Self { memory: Err(format!("version {version} has no functions for them")) });
-        };
+        }
         // Each step is made only if the one before has succeeded on all ranks, because the second waits for all.
-        let allocated = agreed(pair, Allocated::new(comm, functions, bytes))?;
+        let allocated = agreed(pair, Allocated::new(comm, bytes))?;
         let memory = match allocated {
             Ok(allocated) => agreed(pair, WindowMemory::new(allocated, &pair.gpu))?,
             Err(reason) => Err(reason),
@@ -70,101 +69,103 @@ fn agreed<T>(pair: &Pair, ours: Result<T>) -> Result<std::result::Result<T, Stri
 /// Memory from `ncclMemAlloc`.
 struct Allocated<'a> {
     comm: &'a Comm<'a>,
-    functions: &'a WindowFunctions,
     base: Handle,
     bytes: u64,
 }
 
 impl<'a> Allocated<'a> {
-    fn new(comm: &'a Comm<'a>, functions: &'a WindowFunctions, bytes: u64) -> Result<Self> {
+    fn new(comm: &'a Comm<'a>, bytes: u64) -> Result<Self> {
         let mut base = ptr::null_mut();
-        // SAFETY: the function writes one address; the device is the current one.
-        let code = within(comm.limit, "ncclMemAlloc", || unsafe {
-            (functions.allocate)(&raw mut base, bytes as usize)
-        });
-        comm.library.check("ncclMemAlloc", code)?;
-        Ok(Self { comm, functions, base, bytes })
+        // SAFETY: the type is that of the header; the function writes one address; the device is the current one.
+        let code = unsafe {
+            let allocate: unsafe extern "C" fn(*mut Handle, usize) -> c_int =
+                comm.library.function(c"ncclMemAlloc")?;
+            within(comm.limit, "ncclMemAlloc", || allocate(&raw mut base, bytes as usize))
+        };
+        comm.library.check(c"ncclMemAlloc", code)?;
+        Ok(Self { comm, base, bytes })
     }
 }
 
 impl Drop for Allocated<'_> {
     fn drop(&mut self) {
-        // SAFETY: `ncclMemAlloc` allocated the memory, and it is no longer a window.
-        within(self.comm.limit, "ncclMemFree", || unsafe { (self.functions.free)(self.base) });
+        // SAFETY: the type is that of the header. `ncclMemAlloc` allocated the memory, and it is no longer a window.
+        unsafe {
+            if let Ok(free) = self.comm.library.function::<OfComm>(c"ncclMemFree") {
+                within(self.comm.limit, "ncclMemFree", || free(self.base));
+            }
+        }
     }
 }
 
 impl<'a> WindowMemory<'a> {
     fn new(allocated: Allocated<'a>, gpu: &Gpu) -> Result<Self> {
-        let Allocated { comm, functions, base, bytes } = allocated;
+        let Allocated { comm, base, bytes } = allocated;
         let mut window = ptr::null_mut();
         let raw = comm.raw()?;
-        // SAFETY: the memory is NCCL's own and has that size; the function writes one handle.
-        let code = within(comm.limit, "ncclCommWindowRegister", || unsafe {
-            (functions.register)(raw, base, bytes as usize, &raw mut window, SYMMETRIC)
-        });
-        comm.library.check("ncclCommWindowRegister", code)?;
+        // SAFETY: the type is that of the header; the memory is NCCL's own and has that size; the function writes one handle.
+        let code = unsafe {
+            let register: unsafe extern "C" fn(Handle, *mut c_void, usize, *mut Handle, c_int) -> c_int =
+                comm.library.function(c"ncclCommWindowRegister")?;
+            within(comm.limit, "ncclCommWindowRegister", || {
+                register(raw, base, bytes as usize, &raw mut window, SYMMETRIC)
+            })
+        };
+        comm.library.check(c"ncclCommWindowRegister", code)?;
         if window.is_null() {
             return Err("NCCL has no symmetric memory between these devices".into());
         }
-        Ok(Self { allocated, window, stage: gpu.allocate(STAGE.min(bytes))?, stream: gpu.stream()? })
+        Ok(Self { allocated, window, stream: gpu.stream()? })
     }
 
     pub(crate) fn ptr(&self) -> DevicePtr {
         DevicePtr(self.allocated.base as u64)
     }
 
-    /// The addresses and lengths of the chunks into which `len` bytes from `offset` on are divided.
-    fn pieces(&self, offset: u64, len: u64) -> Result<impl Iterator<Item = (DevicePtr, u64)> + use<>> {
+    /// The address of `len` bytes at an offset.
+    fn place(&self, offset: u64, len: u64) -> Result<DevicePtr> {
         let bytes = self.allocated.bytes;
         if offset.checked_add(len).is_none_or(|end| end > bytes) {
             return Err(format!("{len} bytes at {offset} of a window of {bytes} bytes").into());
         }
-        let (base, most) = (self.ptr().add(offset), self.stage.len());
-        Ok((0..len.div_ceil(most)).map(move |n| (base.add(n * most), most.min(len - n * most))))
+        Ok(self.ptr().add(offset))
     }
 }
 
 impl Memory for WindowMemory<'_> {
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let pieces = self.pieces(offset, bytes.len() as u64)?;
-        for ((place, len), bytes) in pieces.zip(bytes.chunks(self.stage.len() as usize)) {
-            self.stage.write(0, bytes)?;
-            // SAFETY: both ranges have that length, by `pieces`, and this waits for the copy.
-            unsafe { self.stream.copy(place, self.stage.ptr(), len)? };
-            self.stream.synchronize()?;
-        }
-        Ok(())
+        let (len, from) = (bytes.len() as u64, DevicePtr::from_ptr(bytes.as_ptr()));
+        // SAFETY: both ranges have that length, and this waits for the copy.
+        unsafe { self.stream.copy(self.place(offset, len)?, from, len)? };
+        Ok(self.stream.synchronize()?)
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let pieces = self.pieces(offset, bytes.len() as u64)?;
-        for ((place, len), bytes) in pieces.zip(bytes.chunks_mut(self.stage.len() as usize)) {
-            // SAFETY: both ranges have that length, by `pieces`, and this waits for the copy.
-            unsafe { self.stream.copy(self.stage.ptr(), place, len)? };
-            self.stream.synchronize()?;
-            self.stage.read(0, bytes)?;
-        }
-        Ok(())
+        let (len, to) = (bytes.len() as u64, DevicePtr::from_ptr(bytes.as_mut_ptr()));
+        // SAFETY: both ranges have that length, and this waits for the copy.
+        unsafe { self.stream.copy(to, self.place(offset, len)?, len)? };
+        Ok(self.stream.synchronize()?)
     }
 
     fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
-        for (place, len) in self.pieces(offset, len)? {
-            // SAFETY: the range has that length, by `pieces`, and this waits for the fill.
-            unsafe { self.stream.fill(place, len, value)? };
-        }
+        // SAFETY: the range has that length, and this waits for the fill.
+        unsafe { self.stream.fill(self.place(offset, len)?, len, value)? };
         Ok(self.stream.synchronize()?)
     }
 }
 
 impl Drop for WindowMemory<'_> {
     fn drop(&mut self) {
-        let Allocated { comm, functions, .. } = self.allocated;
+        let comm = self.allocated.comm;
         // An aborted communicator has no windows.
-        if let Ok(raw) = comm.raw() {
-            let window = self.window;
-            // SAFETY: the window belongs to this communicator, and no call uses it any more.
-            within(comm.limit, "ncclCommWindowDeregister", || unsafe { (functions.deregister)(raw, window) });
+        let Ok(raw) = comm.raw() else { return };
+        // SAFETY: the type is that of the header. The window belongs to this communicator, and no call uses it any more.
+        unsafe {
+            let deregister: Result<unsafe extern "C" fn(Handle, Handle) -> c_int> =
+                comm.library.function(c"ncclCommWindowDeregister");
+            if let Ok(deregister) = deregister {
+                within(comm.limit, "ncclCommWindowDeregister", || deregister(raw, self.window));
+            }
         }
     }
 }

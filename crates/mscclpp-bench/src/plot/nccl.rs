@@ -80,7 +80,7 @@ fn row(workload: &str, variant: &str, size: u64, words: &[&str]) -> Result<Row, 
     // The word is not a number if nothing was checked.
     let right = words[3].parse::<f64>().is_ok_and(|wrong| wrong == 0.0) || words[3] == "N/A";
     let times = right.then_some(Times { median: us, min: us, max: us });
-    let row = Row::new(workload, variant, (size, SizeOf::Bytes), 1, 1).with(times);
+    let row = Row { repeats: 1, ..Row::new(workload, variant, (size, SizeOf::Bytes), 1) }.with(times, None);
     Ok(Row { bandwidth: right.then_some(Bandwidth { algorithm, bus }), ..row })
 }
 

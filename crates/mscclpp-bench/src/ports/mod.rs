@@ -1,24 +1,14 @@
 //! Port channels between two processes that have a proxy each, and the workloads over them.
 
 mod ping_pong;
-mod put;
 
-use clap::{Args, ValueEnum};
-use mscclpp::{prelude::*, proxy::ServiceStats};
+use std::borrow::Cow;
 
-pub(crate) use self::{
-    ping_pong::{Options as PingPongOptions, PacketOptions, packet_ping_pong, ping_pong},
-    put::{Options as PutOptions, put},
-};
-use crate::{
-    Error, Result,
-    data::Destination,
-    ethernet::Tuning,
-    measuring::{Arrival, Messages},
-    pair::Pair,
-    stopwatch::Stopwatch,
-    table::Table,
-};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use mscclpp::proxy::{ProxyServiceBuilder, ServiceStats};
+
+pub(crate) use self::ping_pong::{Options as PingPongOptions, PacketOptions, packet_ping_pong, ping_pong};
+use crate::{Error, data::Destination, ethernet::Tuning, kernels::PORT_BENCH, prelude::*};
 
 /// The options of every workload over port channels.
 #[derive(Args)]
@@ -40,25 +30,11 @@ pub(crate) struct Common {
 #[derive(Args)]
 pub(crate) struct Carriage {
     /// The transport of the proxies.
-    #[arg(long = "transport", value_enum, default_value = "cuda-ipc")]
-    carrier: Carrier,
+    #[arg(long, default_value = "cuda-ipc", value_parser = PossibleValuesParser::new(["cuda-ipc", "ethernet"])
+        .map(|name| if name == "ethernet" { Transport::ETHERNET } else { Transport::CUDA_IPC }))]
+    transport: Transport,
     #[command(flatten)]
     tuning: Tuning,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Carrier {
-    CudaIpc,
-    Ethernet,
-}
-
-impl Carrier {
-    fn transport(self) -> Transport {
-        match self {
-            Self::CudaIpc => Transport::CUDA_IPC,
-            Self::Ethernet => Transport::ETHERNET,
-        }
-    }
 }
 
 /// This side of a port channel: the bytes of its `source` are put to the start of the peer's arrivals.
@@ -78,8 +54,8 @@ const ARRIVALS: u64 = 4096;
 
 impl<'a> Ports<'a> {
     /// Makes this side for puts of up to `largest` bytes.
-    fn new(pair: &'a Pair, options: &Common, carrier: Carrier, largest: u64) -> Result<Self> {
-        let (comm, transport) = (&pair.ranks.comm, carrier.transport());
+    fn new(pair: &'a Pair, options: &Common, transport: Transport, largest: u64) -> Result<Self> {
+        let comm = &pair.ranks.comm;
         let source = pair.gpu.allocate(largest)?;
         let arrivals = pair.gpu.allocate(ARRIVALS + largest + ARRIVALS)?;
         // The memory is never freed, because the peer may put to it even after an error here.
@@ -89,16 +65,10 @@ impl<'a> Ports<'a> {
         let here = unsafe { comm.register_memory(arrivals.ptr().add(ARRIVALS), largest, transport)? };
         let there = pair.ranks.share(&here)?;
 
-        let mut builder = ProxyService::builder(&pair.gpu);
-        if let Some(bytes) = options.direct_put_max {
-            builder = builder.direct_put_max(bytes);
-        }
-        if let Some(bytes) = options.bulk_put_max {
-            builder = builder.bulk_put_max(bytes);
-        }
-        if let Some(triggers) = options.fifo_size {
-            builder = builder.fifo_size(triggers);
-        }
+        let builder = ProxyService::builder(&pair.gpu);
+        let builder = options.direct_put_max.into_iter().fold(builder, ProxyServiceBuilder::direct_put_max);
+        let builder = options.bulk_put_max.into_iter().fold(builder, ProxyServiceBuilder::bulk_put_max);
+        let builder = options.fifo_size.into_iter().fold(builder, ProxyServiceBuilder::fifo_size);
         let service = builder.build()?;
         let connection = pair.connect(transport)?;
         let channel = service.build_port_channel(comm, &connection, &there, &from)?;
@@ -135,9 +105,81 @@ impl<'a> Ports<'a> {
         )
     }
 
-    /// Ends the proxy once both sides are done, and the table.
-    fn finish(self, pair: &Pair, table: &mut Table, notes: Vec<String>) -> Result<()> {
+    /// Ends the proxy once this side is done, and waits for the other side.
+    fn finish(self, pair: &Pair) -> Result<()> {
         self.service.stop_proxy()?;
-        pair.end(table, notes)
+        pair.ranks.meet()
     }
+}
+
+/// The options of `port-put`: both devices put to each other at once, one thread each: signal, wait, put with signal, wait.
+#[derive(Args)]
+pub(crate) struct PutOptions {
+    #[command(flatten)]
+    common: Common,
+    /// Run all rounds in one launch, instead of a launch for each.
+    #[arg(long)]
+    in_kernel: bool,
+    #[command(flatten)]
+    carriage: Carriage,
+}
+
+pub(crate) fn put(options: &PutOptions, joining: &Joining, table: &mut Table) -> Result<()> {
+    let PutOptions { common, in_kernel, carriage: Carriage { transport, tuning } } = options;
+    // Wrong sizes are reported before there is a second process, which would report them again.
+    let default = match Platform::detect_or_sim()? {
+        Platform::Sim => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
+        _ if *in_kernel => Sizes { begin: 1 << 10, end: 128 << 20, factor: 4 },
+        _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
+    };
+    let Messages { sizes, measuring } = &common.messages;
+    let sizes = sizes.or(default, 1)?;
+    let pair = Pair::join(2, &measuring.devices, |platform| tuning.context(platform), joining)?;
+    let module = Module::load(&pair.gpu, &PORT_BENCH)?;
+    let kernel = module.kernel("port_put")?;
+    let ports = Ports::new(&pair, common, *transport, sizes.end)?;
+
+    table.begin(pair.machine(*transport), sizes.count())?;
+    table.note(if *in_kernel {
+        "one round, two processes with a thread and a proxy each; the rounds in one launch; timed by the device's events"
+    } else {
+        "one round, two processes with a thread and a proxy each; a launch is a round, in a graph of as many launches as \
+         there are rounds, or of 1000 that is replayed; timed by the device's events"
+    });
+    table.note("random data, compared on both sides for each time");
+    let measure = |table: &mut Table, bytes: u64| {
+        let rounds = measuring.rounds(&pair, bytes);
+        let messages = pair.ranks.random_bytes_of_each(bytes)?;
+        let (mine, expected) = (&messages[pair.ranks.rank], &messages[pair.ranks.other()]);
+        ports.source.write(0, mine)?;
+        let of_a_launch = if *in_kernel { rounds } else { 1 };
+        let args = KernelArgs::new()
+            .with(ports.channel.device_handle())
+            .with(0u64)
+            .with(0u64)
+            .with(bytes)
+            .with(of_a_launch as i32)
+            .with(ports.stopwatch.failed());
+        // SAFETY: these are the kernel's arguments. The stopwatch is dropped before the memory that the kernels use, and
+        // waits for the kernels' end.
+        let launches = unsafe {
+            let launch = |stream: &Stream| Ok(kernel.launch(stream, LaunchConfig::linear(1, 1), &args)?);
+            Launches::capture(ports.stopwatch.stream(), rounds / of_a_launch, OF_A_GRAPH, launch)?
+        };
+        let once = ports.arrival().once(
+            launches.count(),
+            |stream, _, range| launches.submit(stream, range),
+            |_| Cow::Borrowed(expected),
+        );
+        let variant = if *in_kernel { "in kernel" } else { "launches" };
+        let row = Row::new("port-put", variant, (bytes, SizeOf::Bytes), rounds);
+        table.measure(measuring.repeats, &pair.ranks, Contender::new(row, once))
+    };
+    for bytes in sizes.iter() {
+        let before = ports.service.stats();
+        let row = measure(table, bytes).map_err(|error| ports.explain(error))?;
+        table.note(ports.remark(&SizeOf::Bytes.show(bytes), &before));
+        table.push(row)?;
+    }
+    ports.finish(&pair)
 }

@@ -3,24 +3,10 @@
 
 use std::borrow::Cow;
 
-use clap::Args;
-use mscclpp::{
-    channels::{LL16Packet, Packet},
-    prelude::*,
-};
+use mscclpp::channels::{LL16Packet, Packet};
 
-use super::{Carriage, Carrier, Common, Ports};
-use crate::{
-    Result,
-    block::Block,
-    ethernet::Tuning,
-    kernels::PORT_BENCH,
-    measuring::Messages,
-    pair::Pair,
-    ranks::Joining,
-    report::{Row, SizeOf},
-    table::Table,
-};
+use super::{Carriage, Common, Ports};
+use crate::{ethernet::Tuning, kernels::PORT_BENCH, pair::Block, prelude::*};
 
 #[derive(Args)]
 pub(crate) struct PacketOptions {
@@ -38,51 +24,49 @@ pub(crate) struct Options {
     carriage: Carriage,
 }
 
-/// A kind of message.
 struct Kind {
     workload: &'static str,
     kernel: &'static str,
     /// The bytes of an element's data, and the bytes that are put for it.
     element: u64,
     as_put: u64,
-    carrier: Carrier,
     notes: [&'static str; 2],
 }
 
+const PUTS: Kind = Kind {
+    workload: "port-pingpong",
+    kernel: "port_ping_pong",
+    element: 4,
+    as_put: 4,
+    notes: [
+        "one round trip, two processes, one block and a proxy each: wait, check, fill, put with signal, flush; the \
+         rounds in one launch; timed by the device's events",
+        "every element of every round is compared in the kernel, and the last message by the host",
+    ],
+};
+
+const PACKETS: Kind = Kind {
+    workload: "port-packet-pingpong",
+    kernel: "port_packet_ping_pong",
+    element: LL16Packet::PAYLOAD,
+    as_put: LL16Packet::SIZE,
+    notes: [
+        "one round trip, two processes, one block and a proxy each: LL16 packets are filled, put, read and checked; \
+         the rounds in one launch; timed by the device's events",
+        "every element of every round is compared in the kernel, and the last packets by the host",
+    ],
+};
+
 /// Runs `port-pingpong`: puts that signal, waits and flushes.
 pub(crate) fn ping_pong(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
-    let Carriage { carrier, tuning } = &options.carriage;
-    let kind = Kind {
-        workload: "port-pingpong",
-        kernel: "port_ping_pong",
-        element: 4,
-        as_put: 4,
-        carrier: *carrier,
-        notes: [
-            "one round trip, two processes, one block and a proxy each: wait, check, fill, put with signal, flush; the \
-             rounds in one launch; timed by the device's events",
-            "every element of every round is compared in the kernel, and the last message by the host",
-        ],
-    };
-    run(&kind, &options.options, tuning, joining, table)
+    let Carriage { transport, tuning } = &options.carriage;
+    run(&PUTS, *transport, &options.options, tuning, joining, table)
 }
 
 /// Runs `port-packet-pingpong`: packets, which need no waits.
 pub(crate) fn packet_ping_pong(options: &PacketOptions, joining: &Joining, table: &mut Table) -> Result<()> {
-    let kind = Kind {
-        workload: "port-packet-pingpong",
-        kernel: "port_packet_ping_pong",
-        element: LL16Packet::PAYLOAD,
-        as_put: LL16Packet::SIZE,
-        // Over other transports, the 8 bytes of an element might not arrive at once.
-        carrier: Carrier::CudaIpc,
-        notes: [
-            "one round trip, two processes, one block and a proxy each: LL16 packets are filled, put, read and checked; \
-             the rounds in one launch; timed by the device's events",
-            "every element of every round is compared in the kernel, and the last packets by the host",
-        ],
-    };
-    run(&kind, options, &Tuning::default(), joining, table)
+    // Over other transports, the 8 bytes of an element might not arrive at once.
+    run(&PACKETS, Transport::CUDA_IPC, options, &Tuning::default(), joining, table)
 }
 
 /// The value of an element in a round, on the side that begins (1) or the other (0); the kernels compute the same.
@@ -107,6 +91,7 @@ impl Kind {
 
 fn run(
     kind: &Kind,
+    transport: Transport,
     options: &PacketOptions,
     tuning: &Tuning,
     joining: &Joining,
@@ -120,14 +105,14 @@ fn run(
     let side = u32::from(pair.ranks.rank == 0);
     let module = Module::load(&pair.gpu, &PORT_BENCH)?;
     let kernel = module.kernel(kind.kernel)?;
-    let ports = Ports::new(&pair, common, kind.carrier, sizes.end / kind.element * kind.as_put)?;
+    let ports = Ports::new(&pair, common, transport, sizes.end / kind.element * kind.as_put)?;
 
-    table.begin(pair.machine(kind.carrier.transport()), sizes.count() * measuring.launches())?;
-    let mut notes = kind.notes.map(str::to_owned).to_vec();
+    table.begin(pair.machine(transport), sizes.count())?;
+    kind.notes.into_iter().for_each(|note| table.note(note));
     for bytes in sizes.iter() {
         let (rounds, label) = (measuring.rounds(&pair, bytes), SizeOf::Bytes.show(bytes));
         let count = u32::try_from(bytes / kind.element)?;
-        if u64::from(rounds) * measuring.launches() as u64 >= u64::from(u32::MAX) {
+        if kind.has_packets() && u64::from(rounds) * measuring.repeats.times() as u64 >= u64::from(u32::MAX) {
             return Err(
                 "the rounds of all launches are the flags of packets, so there must be less than 2^32".into(),
             );
@@ -135,10 +120,8 @@ fn run(
         let flag = |launch: u32| 1 + launch * rounds;
         let before = ports.service.stats();
         let mismatches = block.mismatches()?;
-        let row = ports.arrival().row(
-            measuring,
-            &mut table.progress,
-            block.subject(kind.workload, bytes, rounds, 1),
+        let once = ports.arrival().once(
+            1,
             |stream, launch, _| {
                 let args = KernelArgs::new()
                     .with(ports.channel.device_handle())
@@ -154,16 +137,19 @@ fn run(
                 unsafe { kernel.launch(stream, block.config(), &args) }
             },
             |launch| {
-                let last = rounds - 1;
-                Cow::Owned(kind.message(last, 1 - side, count, flag(launch) + last))
+                let (last, flag) = (rounds - 1, if kind.has_packets() { flag(launch) } else { 0 });
+                Cow::Owned(kind.message(last, 1 - side, count, flag + last))
             },
         );
-        let row = row.map_err(|error| ports.explain(error))?;
         // A round trip has a time and no bandwidth.
-        table.push(Row { bandwidth: None, ..row.only_if(block.found_all_right()?) })?;
-        notes.push(ports.remark(&label, &before));
+        let row = block.row(kind.workload, bytes, rounds);
+        let contender = Contender { bus: None, ..Contender::new(row, once) };
+        let row = table.measure(measuring.repeats, &pair.ranks, contender);
+        let row = row.map_err(|error| ports.explain(error))?;
+        table.push(row.only_if(block.found_all_right()?))?;
+        table.note(ports.remark(&label, &before));
     }
-    ports.finish(&pair, table, notes)
+    ports.finish(&pair)
 }
 
 #[cfg(test)]
@@ -172,14 +158,7 @@ mod tests {
 
     #[test]
     fn a_message_has_its_elements_and_packets_their_flags() {
-        let kind = |element, as_put| Kind {
-            workload: "",
-            kernel: "",
-            element,
-            as_put,
-            carrier: Carrier::CudaIpc,
-            notes: [""; 2],
-        };
+        let kind = |element, as_put| Kind { workload: "", kernel: "", element, as_put, notes: [""; 2] };
         let x = element(2, 1, 0).to_le_bytes();
         assert_eq!(kind(4, 4).message(2, 1, 1, 9), x);
         let not_x = x.map(|byte| !byte);

@@ -29,16 +29,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn bandwidth() -> Result<(), Failed> {
     // These are more rounds than a send queue holds.
-    let small = report(
-        "small",
-        &["ib-bw", "-b", "1", "-e", "4097", "-f", "4096", "--iters", "3000", "--repeats", "2"],
-    )?;
+    let small = report("ib-bw -b 1 -e 4097 -f 4096 --iters 3000 --repeats 2")?;
     assert_eq!(variants(&small), [["bare verbs", "Connection::write", "SendQueue"]; 3].concat());
     assert_eq!(column(&small, "size"), [[1; 3], [4096; 3], [4097; 3]].concat());
     let mut rows = small["rows"].as_array().into_iter().flatten();
     assert!(rows.all(|row| row["goal"].is_null()), "the goal is of larger messages");
 
-    let large = report("large", &["ib-bw", "--iters", "5", "--repeats", "1", "--transports", "IB1", "IB0"])?;
+    let large = report("ib-bw --iters 5 --repeats 1 --transports IB1 IB0")?;
     assert_eq!(column(&large, "size"), [65536; 3]);
     let (first, second) = (&large["rows"][0], &large["rows"][1]);
     let (baseline, goal) = (second["baseline"].as_f64(), second["goal"].as_f64());
@@ -48,13 +45,13 @@ fn bandwidth() -> Result<(), Failed> {
 }
 
 fn latency() -> Result<(), Failed> {
-    let both = report("both", &["ib-lat", "--iters", "50", "--repeats", "2"])?;
+    let both = report("ib-lat --iters 50 --repeats 2")?;
     let expected = ["host, bare verbs", "host", "host-no-atomic, bare verbs", "host-no-atomic"];
     assert_eq!(variants(&both), expected);
     for [bare, ours] in both["rows"].as_array().ok_or("no rows")?.as_chunks().0 {
         assert_eq!(ours["baseline"], bare["times"]["median"]);
     }
-    let one = report("one", &["ib-lat", "--mode", "host-no-atomic", "--iters", "50", "--repeats", "1"])?;
+    let one = report("ib-lat --mode host-no-atomic --iters 50 --repeats 1")?;
     assert_eq!(variants(&one), expected[2..]);
     Ok(())
 }

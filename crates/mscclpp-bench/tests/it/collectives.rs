@@ -7,17 +7,16 @@ use mscclpp_test_support::{LIMIT, child::output_within};
 
 use super::{
     program::program,
-    runs::{column, notes, report, variants, words},
+    runs::{column, notes, report, variants},
 };
 
 pub(crate) fn collectives() -> Result<(), Failed> {
-    const SIZES: &[&str] =
-        &["-b", "4", "-e", "20000", "-f", "50", "--calls", "3", "--iters", "6", "--repeats", "2"];
-    const SHAPES: &[&str] = &["--protocols", "ll16,ll128,simple", "--blocks", "1,3", "--threads", "64"];
+    const SIZES: &str = "-b 4 -e 20000 -f 50 --calls 3 --iters 6 --repeats 2";
+    const SHAPES: &str = "--protocols ll16,ll128,simple --blocks 1,3 --threads 64";
     for (workload, bus) in
         [("all-reduce", 1.0), ("all-gather", 0.5), ("reduce-scatter", 0.5), ("all-to-all", 0.5)]
     {
-        let report = report(workload, &[&[workload], SIZES, SHAPES].concat())?;
+        let report = report(format!("{workload} {SIZES} {SHAPES}"))?;
         assert_eq!(variants(&report)[..8], [["ll16 1x64"; 4], ["ll16 3x64"; 4]].concat());
         assert_eq!(variants(&report)[20..], ["simple 3x64"; 4]);
         assert_eq!(column(&report, "size")[..4], [4, 200, 10_000, 20_000]);
@@ -26,23 +25,21 @@ pub(crate) fn collectives() -> Result<(), Failed> {
             ["algorithm", "bus"].map(|which| bandwidth[which].as_f64().unwrap_or(0.0));
         assert!((on_the_bus / algorithm - bus).abs() < 1e-9, "{bandwidth}");
     }
-    let registered: &[&str] =
-        &["--registered", "--protocols", "direct,bulk", "--blocks", "2", "--threads", "64"];
+    let registered = "--registered --protocols direct,bulk --blocks 2 --threads 64";
     for (workload, protocols) in
         [("all-gather", ["direct 2x64", "bulk 2x64"]), ("all-reduce", ["simple 2x64", "simple 2x64"])]
     {
-        let report = report(&format!("{workload}-registered"), &[&[workload], SIZES, registered].concat())?;
+        let report = report(format!("{workload} {SIZES} {registered}"))?;
         assert_eq!(variants(&report), [[protocols[0]; 4], [protocols[1]; 4]].concat());
     }
     // There are three ranks, each a process. More than two reduce large messages in two steps.
-    let sizes = ["--ranks", "3", "-b", "12", "-e", "6000000", "-f", "500000", "--calls", "2", "--iters", "2"];
-    let shape = ["--protocols", "simple", "--blocks", "2", "--threads", "64"];
-    let three = [&sizes[..], &shape].concat();
+    let three =
+        "--ranks 3 -b 12 -e 6000000 -f 500000 --calls 2 --iters 2 --protocols simple --blocks 2 --threads 64";
     for (workload, protocols) in [
         ("all-reduce", ["simple 2x64", "simple, two steps, 2x64"]),
         ("all-to-all", ["simple 2x64", "simple 2x64"]),
     ] {
-        let report = report(&format!("{workload}-of-three"), &[&[workload], &three[..]].concat())?;
+        let report = report(format!("{workload} {three}"))?;
         assert_eq!(variants(&report), protocols);
         assert_eq!(report["machine"]["devices"].as_array().map(Vec::len), Some(3), "{report}");
     }
@@ -52,10 +49,9 @@ pub(crate) fn collectives() -> Result<(), Failed> {
 /// Makes more launches than a stream holds. A driver then waits until the first are complete, which wait for a rank that has
 /// not begun yet.
 pub(crate) fn many_launches() -> Result<(), Failed> {
-    let one = ["-b", "1K", "-e", "1K", "--iters", "1500", "--warmup", "0", "--repeats", "1"];
-    let engines = ["--symmetric", "--place", "in", "--protocols", "copy-engine", "--calls", "20"];
-    for (name, how) in [("graphs", &engines[..]), ("eager", &["--eager"])] {
-        let report = report(&format!("many-launches-{name}"), &[&["all-gather"], &one[..], how].concat())?;
+    let one = "-b 1K -e 1K --iters 1500 --warmup 0 --repeats 1";
+    for how in ["--symmetric --place in --protocols copy-engine --calls 20", "--eager"] {
+        let report = report(format!("all-gather {one} {how}"))?;
         assert_eq!(column(&report, "rounds"), [1500]);
     }
     Ok(())
@@ -76,11 +72,9 @@ pub(crate) fn too_long() -> Result<(), Failed> {
 
 /// `tune` reports the best of each size and kind, or all; and a table with all of them.
 pub(crate) fn tune() -> Result<(), Failed> {
-    let small: &[&str] =
-        &["tune", "-b", "256", "-e", "4K", "-f", "16", "--calls", "2", "--iters", "2", "--repeats", "1"];
-    let few: &[&str] =
-        &["--kinds", "all-reduce,reduce-scatter,all-gather", "--blocks", "1,2", "--threads", "32"];
-    let best = report("tune", &[small, few].concat())?;
+    let small = "tune -b 256 -e 4K -f 16 --calls 2 --iters 2 --repeats 1";
+    let few = "--kinds all-reduce,reduce-scatter,all-gather --blocks 1,2 --threads 32";
+    let best = report(format!("{small} {few}"))?;
     assert_eq!(column(&best, "size"), [[256; 3], [4096; 3]].concat());
     assert!(notes(&best)[0].ends_with("for 6 of 6 combinations of kind and size"), "{best}");
     let text = best["text"].as_str().unwrap_or_default();
@@ -90,27 +84,22 @@ pub(crate) fn tune() -> Result<(), Failed> {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(text.matches("(u64::MAX, Protocol::").count(), 3, "{text}");
-    let protocols = words("--all --kinds all-to-all --protocols ll16,simple --blocks 1 --threads 32,64");
-    let all = report("tune-all", &[small, &protocols].concat())?;
+    let protocols = "--all --kinds all-to-all --protocols ll16,simple --blocks 1 --threads 32,64";
+    let all = report(format!("{small} {protocols}"))?;
     assert_eq!(column(&all, "size"), [256, 256, 4096, 4096]);
     assert_eq!(column(&all, "blocks"), [1; 4]);
     assert_eq!(variants(&all), ["ll16 1x32", "ll16 1x64", "ll16 1x32", "ll16 1x64"]);
-    let three =
-        ["tune", "--ranks", "3", "--all", "--kinds", "all-reduce", "--protocols", "simple", "--blocks", "1"];
-    let once =
-        ["--threads", "32", "-b", "192K", "-e", "192K", "--calls", "1", "--iters", "1", "--repeats", "1"];
-    let of_three = report("tune-of-three", &[&three[..], &once].concat())?;
+    let three = "tune --ranks 3 --all --kinds all-reduce --protocols simple --blocks 1 --threads 32";
+    let of_three = report(format!("{three} -b 192K -e 192K --calls 1 --iters 1 --repeats 1"))?;
     assert_eq!(variants(&of_three), ["simple 1x32", "simple, two steps, 1x32"]);
     // The quick run has as many sizes as a run without options; on GPUs it has larger messages, too.
-    let quick = report("tune-quick", &["tune", "--quick", "--iters", "1", "--calls", "1"])?;
+    let quick = report("tune --quick --iters 1 --calls 1")?;
     assert!(column(&quick, "size").len() >= 9, "{quick}");
     Ok(())
 }
 
 pub(crate) fn all_reduce_rmsnorm() -> Result<(), Failed> {
-    let shape: &[&str] =
-        &["--rows", "1,3", "--hidden", "264", "--calls", "3", "--iters", "6", "--repeats", "2"];
-    let report = report("all-reduce-rmsnorm", &[&["all-reduce-rmsnorm"], shape].concat())?;
+    let report = report("all-reduce-rmsnorm --rows 1,3 --hidden 264 --calls 3 --iters 6 --repeats 2")?;
     assert_eq!(column(&report, "size"), [[528; 4], [1584; 4]].concat());
     let variants = variants(&report);
     for (variant, name) in variants.iter().zip(["all-reduce", "two-launches", "fused", "fused-fp8"].repeat(2))
@@ -123,13 +112,9 @@ pub(crate) fn all_reduce_rmsnorm() -> Result<(), Failed> {
 
 /// Where there are fewer experts than choices, the other choices are none.
 pub(crate) fn few_experts() -> Result<(), Failed> {
-    let shape =
-        words("experts --experts 4 --top-k 8 --tokens 1,3 --hidden 64 --calls 2 --iters 2 --repeats 1");
-    for (name, how) in [
-        ("few-experts", &["--layouts", "rank,token,expert,flat"][..]),
-        ("few-experts-exact", &["--layouts", "expert,flat", "--exact"]),
-    ] {
-        let report = report(name, &[&shape[..], how].concat())?;
+    let shape = "experts --experts 4 --top-k 8 --tokens 1,3 --hidden 64 --calls 2 --iters 2 --repeats 1";
+    for how in ["--layouts rank,token,expert,flat", "--layouts expert,flat --exact"] {
+        let report = report(format!("{shape} {how}"))?;
         assert!(variants(&report).len() >= 8, "{report}");
     }
     Ok(())

@@ -6,11 +6,9 @@ use super::runs::{by_hand, column, report, run, said_beside_rows, variants, word
 
 /// Data goes from host to host and from device to device, in one part and in several, of which some are empty.
 pub(crate) fn ethernet_bw() -> Result<(), Failed> {
-    for (where_to, devices, variant) in
-        [(&[][..], 0, "host to host"), (&["--device-memory"], 2, "GPU to GPU")]
-    {
-        let arguments = words("-b 1 -e 70001 -f 70000 --connections 1,3 --iters 3 --repeats 2");
-        let report = report("ethernet", &[&["ethernet-bw"], where_to, &arguments].concat())?;
+    for (where_to, devices, variant) in [("", 0, "host to host"), ("--device-memory", 2, "GPU to GPU")] {
+        let arguments = "-b 1 -e 70001 -f 70000 --connections 1,3 --iters 3 --repeats 2";
+        let report = report(format!("ethernet-bw {where_to} {arguments}"))?;
         let of_a_size = ["plain socket".to_owned(), format!("{variant} x1"), format!("{variant} x3")];
         assert_eq!(variants(&report), [&of_a_size[..], &of_a_size, &of_a_size].concat());
         assert_eq!(column(&report, "size"), [[1; 3], [70000; 3], [70001; 3]].concat());
@@ -26,8 +24,7 @@ pub(crate) fn ethernet_bw() -> Result<(), Failed> {
             "{notes}"
         );
     }
-    let large = ["ethernet-bw", "--iters", "1", "--repeats", "1", "--warmup", "0"];
-    let report = report("ethernet-large", &large)?;
+    let report = report("ethernet-bw --iters 1 --repeats 1 --warmup 0")?;
     assert_eq!(column(&report, "size"), [64 << 20; 2]);
     let row = &report["rows"][1];
     let (baseline, goal) = (row["baseline"].as_f64().unwrap_or(0.0), row["goal"].as_f64().unwrap_or(0.0));
@@ -36,7 +33,7 @@ pub(crate) fn ethernet_bw() -> Result<(), Failed> {
 }
 
 pub(crate) fn bootstrap() -> Result<(), Failed> {
-    let report = report("bootstrap", &["bootstrap", "--ranks", "1,5", "--repeats", "2"])?;
+    let report = report("bootstrap --ranks 1,5 --repeats 2")?;
     assert_eq!(variants(&report).len(), 8);
     Ok(())
 }
@@ -68,6 +65,8 @@ pub(crate) fn ranks_that_differ() -> Result<(), Failed> {
     for calls in [
         ["memory-put --iters 5", "memory-put --iters 7"],
         ["memory-put", "port-put"],
+        // This workload has another default of an option.
+        ["tune", "tune --repeats 7"],
         ["ethernet-bw --begin 1K", "ll8-pingpong --threads 7"],
     ] {
         let outputs = by_hand(|rank, address| {

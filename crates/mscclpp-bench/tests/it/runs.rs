@@ -4,6 +4,7 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Output},
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
 
@@ -64,9 +65,10 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
 }
 
 /// The JSON of a run that must succeed.
-pub(crate) fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
-    let path = scratch(&format!("{name}.json"));
-    let output = run(&[arguments, &["--json", &path.to_string_lossy()]].concat());
+pub(crate) fn report(call: impl AsRef<str>) -> Result<Value, Failed> {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let path = scratch(&format!("{}.json", RUNS.fetch_add(1, Ordering::Relaxed)));
+    let output = run(&[&words(call.as_ref())[..], &["--json", &path.to_string_lossy()]].concat());
     if !output.status.success() {
         return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
     }
@@ -86,7 +88,7 @@ pub(crate) fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
 
 /// The words of a command line.
 pub(crate) fn words(call: &str) -> Vec<&str> {
-    call.split(' ').collect()
+    call.split_whitespace().collect()
 }
 
 pub(crate) fn variants(report: &Value) -> Vec<&str> {
@@ -98,10 +100,8 @@ pub(crate) fn column(report: &Value, name: &str) -> Vec<u64> {
 }
 
 /// Sizes that are multiples of no unit, shared by few threads or many.
-pub(crate) const ODD: &[&str] =
-    &["-b", "1", "-e", "5001", "-f", "71", "--iters", "3", "--warmup", "1", "--repeats", "2"];
-pub(crate) const SHAPE: &[&str] =
-    &["--barriers", "full,half,none", "--blocks", "3", "--threads", "64", "--share", "100"];
+pub(crate) const ODD: &str = "-b 1 -e 5001 -f 71 --iters 3 --warmup 1 --repeats 2";
+pub(crate) const SHAPE: &str = "--barriers full,half,none --blocks 3 --threads 64 --share 100";
 
 pub(crate) fn notes(report: &Value) -> Vec<&str> {
     report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()

@@ -26,7 +26,8 @@ pub(super) fn best(measured: &[(Selection, Option<f64>)]) -> Option<usize> {
     all.min_by_key(|(_, (selection, _))| (selection.blocks, selection.threads)).map(|(n, _)| n)
 }
 
-/// A table for `tables.rs` of the collectives' crate. A size also stands for those around it: sizes were `factor` apart.
+/// A table for `tables.rs` of the collectives' crate. A size also stands for smaller ones, and for larger ones up to the whole
+/// square root of `factor`, by which the sizes differ.
 pub(super) fn rust(all: &[Best], factor: u64, comment: &str) -> String {
     let mut text = format!("/// {comment}\nconst MEASURED: Table = Table {{\n");
     for (field, what) in [

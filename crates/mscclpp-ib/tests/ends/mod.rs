@@ -34,6 +34,10 @@ impl End {
     /// Makes an end with a provider of the test's own.
     pub(crate) fn over(infiniband: InfiniBand, transport: Transport, config: IbConfig) -> Self {
         let context = Context::builder().provider(infiniband).platform(Platform::Sim).build();
+        Self::of(context, transport, config)
+    }
+
+    pub(crate) fn of(context: Context, transport: Transport, config: IbConfig) -> Self {
         let config = EndpointConfig::new(transport, Device::CPU).ib(config);
         let endpoint = context.create_endpoint(config).expect("an endpoint");
         Self { context, endpoint, transport }

@@ -107,6 +107,19 @@ fn a_device_that_fails_is_told_though_its_requests_are_flushed() {
 }
 
 #[test]
+fn completion_queues_that_fail_are_told() {
+    let world = patient();
+    let pair = world.pair(IbMode::Host, IbConfig::new());
+    pair.ab.flush(LIMIT).expect("a flush");
+    world.fake.fail_completion_queues(0);
+    for (connection, text) in [(&pair.ab, "fake0: CQ error"), (&pair.ba, "fake0: CQ error (as it says)")] {
+        assert!(within(NOTICE, || connection.check().is_err()), "nothing was noticed");
+        let error = connection.check().expect_err("it has failed").to_string();
+        assert!(error.contains(text), "{error}");
+    }
+}
+
+#[test]
 fn without_atomics_on_either_side_signals_go_as_immediate_data() {
     for (mode, lacking) in [(IbMode::Host, [0].as_slice()), (IbMode::Host, &[1]), (IbMode::Default, &[0, 1])]
     {

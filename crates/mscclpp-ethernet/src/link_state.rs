@@ -2,10 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
 };
 
 use mscclpp_core::{Error as CoreError, LinkMonitor};
@@ -23,28 +20,28 @@ pub(crate) trait Carrier: Send + Sync {
 pub(crate) struct LinkState {
     monitor: LinkMonitor,
     carriers: Mutex<Vec<Weak<dyn Carrier>>>,
-    over: AtomicBool,
 }
 
 impl LinkState {
     pub(crate) fn new(monitor: LinkMonitor) -> Self {
-        Self { monitor, carriers: Mutex::default(), over: AtomicBool::new(false) }
+        Self { monitor, carriers: Mutex::default() }
     }
 
     /// Registers `carrier`, to be cut when the link ends, or cuts it now if the link has ended.
-    pub(crate) fn is_carried_by(&self, carrier: &Arc<dyn Carrier>) {
+    pub(crate) fn add_carrier(&self, carrier: &Arc<dyn Carrier>) {
         let mut carriers = self.carriers.lock();
         carriers.retain(|carrier| carrier.strong_count() > 0);
         carriers.push(Arc::downgrade(carrier));
         drop(carriers);
-        // `end` sets the flag before it reads the list: either it finds the carrier there, or this thread finds the flag set.
-        if self.over.load(Ordering::SeqCst) {
+        // `end` fails the monitor before it locks the list: either it finds the carrier there, or this thread, which had
+        // the lock later, sees the failure.
+        if self.has_failed() {
             carrier.cut();
         }
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.over.load(Ordering::SeqCst) || self.monitor.check().is_err()
+        self.monitor.check().is_err()
     }
 
     pub(crate) fn monitor(&self) -> &LinkMonitor {
@@ -57,7 +54,6 @@ impl LinkState {
 
     fn end(&self, tell: impl FnOnce(&LinkMonitor)) {
         tell(&self.monitor);
-        self.over.store(true, Ordering::SeqCst);
         self.carriers.lock().drain(..).filter_map(|carrier| carrier.upgrade()).for_each(|it| it.cut());
     }
 }

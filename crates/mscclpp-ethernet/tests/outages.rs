@@ -63,7 +63,10 @@ fn main() -> ExitCode {
         trial_if("nft_at_connect_is_an_error", &walled, || by_nft(firewall_at_connect)),
         trial_if("nft_in_the_middle_of_writes_is_a_loss", &walled, || by_nft(firewall_in_the_middle)),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    // The tests wait for losses most of the time.
+    arguments.test_threads.get_or_insert(trials.len());
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn play(role: &str) {
@@ -216,6 +219,8 @@ fn write_small(end: &End, connection: &Connection, there: &RegisteredMemory, sto
     };
     while !stop.load(Ordering::Relaxed) {
         once();
+        // Flushes without a pause would take the processors from the other tests.
+        thread::sleep(Duration::from_millis(5));
     }
     (0..10).for_each(|_| once());
     connection.check().expect("nothing happened to it");

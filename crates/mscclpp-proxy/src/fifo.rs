@@ -251,7 +251,7 @@ impl FifoShared {
 
 impl Memories {
     fn tail(&self) -> FifoPosition {
-        FifoPosition::from_raw(self.ring().map_or(0, |ring| ring.tail.load(Ordering::Relaxed)))
+        FifoPosition::from_raw(self.ring().map_or(0, |ring| ring.tail.load(Ordering::Acquire)))
     }
 
     fn has_waiting(&self) -> bool {

@@ -115,7 +115,7 @@ impl SendConnection {
         }
     }
 
-    pub(super) fn is_driven_by(&self, thread: Thread) {
+    pub(super) fn set_driver(&self, thread: Thread) {
         // The code that starts the driver sets the thread, and does so once.
         let _ = self.driver.set(thread);
     }

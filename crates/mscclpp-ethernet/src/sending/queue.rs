@@ -53,9 +53,9 @@ pub(crate) fn open(
         .name("mscclpp-eth-out".to_owned())
         .spawn(move || driver.run())
         .during("starting the thread that helps a queue to send")?;
-    connection.is_driven_by(thread.thread().clone());
+    connection.set_driver(thread.thread().clone());
     let carrier: Arc<dyn Carrier> = connection.clone();
-    link.is_carried_by(&carrier);
+    link.add_carrier(&carrier);
     Ok(Box::new(EthernetQueue {
         answers: Answers { inbound, bytes: [0; 16 * HEADER], filled: 0 },
         checksums,

@@ -1,15 +1,12 @@
 //! The state of a link, shared with its queues.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 
 use mscclpp_core::{Error as CoreError, LinkMonitor};
 use mscclpp_net::links::{LinkEnd, LinkEvents};
 use parking_lot::Mutex;
 
-use crate::{error::Error, frame::Fault};
+use crate::error::Error;
 
 /// A connection that carries data of a link, and is cut when the link ends.
 pub(crate) trait Carrier: Send + Sync {
@@ -60,16 +57,14 @@ impl LinkState {
 
 impl LinkEvents for LinkState {
     fn ended(&self, end: LinkEnd) {
-        let hostile = |address: SocketAddr, reason: String| Error::Hostile { address, reason };
         let error = match end {
             LinkEnd::Goodbye => return self.end(LinkMonitor::closed),
             LinkEnd::Lost(reason) => return self.end(|monitor| monitor.lost(reason)),
             LinkEnd::Failed(reason) => return self.end(|monitor| monitor.peer_failed(&reason)),
-            LinkEnd::Refused { address, complaint } => match Fault::of(complaint) {
-                Some(fault) => Error::Refused { address, reason: fault.to_string() },
-                None => hostile(address, format!("it sent a complaint that is unknown here: {complaint}")),
-            },
-            LinkEnd::Hostile { address, reason } => hostile(address, reason),
+            LinkEnd::Refused { address, reason } => {
+                Error::Refused { address, reason: LinkMonitor::printable(&reason) }
+            }
+            LinkEnd::Hostile { address, reason } => Error::Hostile { address, reason },
             LinkEnd::System(error) => error.into(),
         };
         self.fail(error.into());

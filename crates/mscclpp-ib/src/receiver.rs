@@ -216,7 +216,7 @@ impl Receiver {
         if let Some(admission) = self.admission.take() {
             let reason =
                 format!("over queue pair {} of {}: {complaint}", self.qp.number(), self.side.adapter.name());
-            admission.refuse(complaint.into(), reason);
+            admission.refuse(complaint.to_string(), reason);
         }
     }
 

@@ -8,7 +8,6 @@ use mscclpp_net::links::{Failures, LinkEnd, LinkEvents, Name};
 
 use crate::{
     adapter::{Adapter, Port, Reliability},
-    complaint::Complaint,
     error::Error,
     ordering::{self, Promise, SignalMode, TokenPlan},
 };
@@ -112,8 +111,8 @@ impl LinkEvents for LinkState {
             LinkEnd::Goodbye => self.monitor.closed(),
             LinkEnd::Lost(reason) => self.monitor.lost(reason),
             LinkEnd::Failed(reason) => self.monitor.peer_failed(&reason),
-            LinkEnd::Refused { complaint, .. } => {
-                self.fail(Error::Refused { reason: Complaint::from(complaint).to_string() });
+            LinkEnd::Refused { reason, .. } => {
+                self.fail(Error::Refused { reason: LinkMonitor::printable(&reason) });
             }
             LinkEnd::System(error) => self.fail(error.into()),
             other => self.fail(Error::Incompatible(other.to_string())),

@@ -13,7 +13,7 @@ fn begin(victim: &Process, from: &Process, region: u64, len: u64, sent: usize) -
 
 /// Checks that the member's connection has failed, at both ends.
 fn has_failed(member: &Member, region: u64, back: &Connection) {
-    assert_eq!(member.fault(), Fault::Region { region });
+    assert_eq!(member.fault(), Fault::Region { region }.to_string());
     until("the way back", || back.check().is_err());
     let error = back.check().unwrap_err().to_string();
     assert!(error.contains("is not registered"), "{error}");

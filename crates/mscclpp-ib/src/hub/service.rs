@@ -215,8 +215,8 @@ impl Service {
                 self.sources.insert(token, EventSource::Offer(pending));
             }
             Err(error) => {
-                let complaint = Complaint::NoQueue { errno: error.source.raw_os_error().unwrap_or(0) as u64 };
-                admission.refuse(complaint.into(), error.to_string());
+                let complaint = Complaint::NoQueue { errno: error.source.raw_os_error().unwrap_or(0) };
+                admission.refuse(complaint.to_string(), error.to_string());
             }
         }
     }
@@ -318,7 +318,7 @@ impl Service {
         let Pending { mut connection, admission, .. } = pending;
         let refuse = |admission: Admission, complaint: Complaint, reason: String| {
             tracing::warn!(target: "mscclpp::conn", reason, "a peer's queue is refused");
-            admission.refuse(complaint.into(), reason);
+            admission.refuse(complaint.to_string(), reason);
         };
         // The connection is closed when it is dropped, which ends its watch.
         let Some(offer) = offer else { return };
@@ -357,7 +357,7 @@ impl Service {
                     _ => 0,
                 };
                 let reason = mscclpp_net::Report(&error).to_string();
-                refuse(admission, Complaint::NoQueue { errno: errno as u64 }, reason);
+                refuse(admission, Complaint::NoQueue { errno }, reason);
             }
         }
     }

@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 fn play(role: &str) {
     let (what, interface) = role.split_once(' ').map_or((role, None), |(what, rest)| (what, Some(rest)));
     let ethernet = Ethernet::builder();
-    let end = End::with(match interface {
+    let end = support::end_with(match interface {
         Some(interface) => ethernet.interface(interface),
         None => ethernet,
     });
@@ -102,7 +102,7 @@ fn hear_memory() -> RegisteredMemory {
 
 /// Waits for the connection to fail.
 fn watch(end: &End, connection: &Connection) {
-    let (source, target) = (Words::new(&end.context, 100), Words::new(&end.context, 100));
+    let (source, target) = (Words::new(end, 100), Words::new(end, 100));
     say_memory(&target);
     let there = hear_memory();
     connection.write(&there, 0, &source.memory, 0, 800).expect("a write");
@@ -183,7 +183,7 @@ fn write_large(
     there: &RegisteredMemory,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let source = Words::new(&end.context, WORDS);
+    let source = Words::new(end, WORDS);
     (0..WORDS).for_each(|i| source.set(i, word(0, i)));
     let (offset, len) = (8 * FEW as u64, 8 * (WORDS - FEW) as u64);
     let once = || {
@@ -209,7 +209,7 @@ fn write_large(
 
 /// Makes small writes until `stop` is set, and returns the number of the last round.
 fn write_small(end: &End, connection: &Connection, there: &RegisteredMemory, stop: &AtomicBool) -> u64 {
-    let source = Words::new(&end.context, FEW);
+    let source = Words::new(end, FEW);
     let mut round = 0;
     let mut once = || {
         round += 1;
@@ -229,7 +229,7 @@ fn write_small(end: &End, connection: &Connection, there: &RegisteredMemory, sto
 
 /// Lets peers write to its memory, and checks at the end that the memory has the right values.
 fn spoke(end: &End, back: &Connection) {
-    let target = Words::new(&end.context, WORDS);
+    let target = Words::new(end, WORDS);
     say_memory(&target);
     let told = hear();
     if told == "lost" {

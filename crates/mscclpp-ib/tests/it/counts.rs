@@ -66,7 +66,10 @@ fn sixty_four_puts_and_a_flush_tell_of_few_completions() {
         let after = world.fake.counters();
         assert_eq!(target.all_hold(3), Ok(()));
         let requests = after.requests - before.requests;
-        assert!((64..=64 + u64::from(each_alone)).contains(&requests), "{requests} requests for 64 puts and a flush");
+        assert!(
+            (64..=64 + u64::from(each_alone)).contains(&requests),
+            "{requests} requests for 64 puts and a flush"
+        );
         let told = after.send_completions - before.send_completions;
         assert!((1..=4).contains(&told), "{told} completions for 64 puts and a flush");
         let calls = after.posts - before.posts;

@@ -16,7 +16,7 @@ use mscclpp_test_support::{LIMIT, until, within};
 use mscclpp_verbs_sys as sys;
 
 use crate::{
-    ends::{End, Pair, Words},
+    ends::{self, Pair, Words},
     world::{MODES, POLLS, World, submit_all},
 };
 use mscclpp_fake_ib::{Call, Config};
@@ -215,7 +215,7 @@ fn a_sender_that_waits_for_receives_notices_that_the_peers_end_is_gone() {
     let config = IbConfig::new().max_recv_wr(RECEIVES as u32);
     let pair = Pair::of(
         world.end(Transport::IB0, IbMode::HostNoAtomic, config.clone()),
-        End::over(later.mode(IbMode::HostNoAtomic).build(), Transport::IB1, config),
+        ends::end_over(later.mode(IbMode::HostNoAtomic).build(), Transport::IB1, config),
     );
     let (there, _back) = pair.semaphores();
     let mut queue = pair.ab.open_queue().expect("a queue");

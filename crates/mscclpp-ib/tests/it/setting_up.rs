@@ -111,7 +111,8 @@ fn a_side_that_refuses_a_queue_says_so_of_itself_and_takes_the_next() {
         until("the end of the way back", || ba.check().is_err());
         let error = Report(&ba.check().expect_err("it has failed")).to_string();
         assert!(error.contains(name) && !error.contains("the peer refused"), "{error}");
-        let [a, b] = [a, b].map(|end| End::of(end.context, end.transport, IbConfig::new()));
+        let [a, b] = [a, b]
+            .map(|end| End::open(end.context, EndpointConfig::new(end.endpoint.transport(), Device::CPU)));
         Pair::of(a, b).ab.open_queue().expect("a queue");
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 /// How long a dropped queue waits for copies under way, before it gives up their memory for lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many operations a queue holds, unless its endpoint says so: fewer than the about 1024 for which a stream has
-/// room, because calls of the driver wait when a stream is full.
+/// room, because calls of the driver wait when a stream is full. (Queues that copy on one default stream share its room.)
 pub(crate) const MAX_WAITING: u64 = 768;
 
 pub(crate) struct IpcLink {
@@ -90,10 +90,9 @@ struct IpcQueue {
     spare: Vec<Event>,
 }
 
-/// The addresses of a route's memories, and the memories, which it keeps.
+/// The address of a route's destination, and its memories, which it keeps.
 struct IpcRoute {
     to: DevicePtr,
-    from: Option<DevicePtr>,
     region: Arc<dyn RemoteRegion>,
     source: Option<Arc<MemoryRegion>>,
     /// The number of the last operation that used it.
@@ -146,7 +145,7 @@ impl IpcQueue {
             }
             [Operation::Write { route, dst_offset, src_offset, len }, ..] => {
                 let used = self.used(route)?;
-                let from = used.from.ok_or_else(foreign_route)?;
+                let from = used.source.as_ref().ok_or_else(foreign_route)?.ptr();
                 let (to, from) = (used.to.add(dst_offset), from.add(src_offset));
                 if len > 0 {
                     // SAFETY: the caller checked both ranges; this queue keeps both memories until the copy is complete.
@@ -209,11 +208,8 @@ impl Queue for IpcQueue {
     fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> Result<()> {
         let (to, src) = memories.own::<IpcRegion, IpcRegistration>().map_err(Error::from)?;
         let source = src.map(|src| src.region().clone());
-        let from = source.as_ref().map(|source| source.ptr());
-        self.routes.insert(
-            route,
-            IpcRoute { to: to.address(), from, region: memories.dst.clone(), source, last_use: 0 },
-        );
+        self.routes
+            .insert(route, IpcRoute { to: to.address(), region: memories.dst.clone(), source, last_use: 0 });
         Ok(())
     }
 

@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mscclpp_ethernet::fuzzing::Victim;
+use mscclpp_ethernet::fuzzing::Receiving;
 
 thread_local! {
-    static VICTIM: Victim = Victim::new();
+    static RECEIVING: Receiving = Receiving::new();
 }
 
-fuzz_target!(|data: &[u8]| VICTIM.with(|victim| victim.suffer(data)));
+fuzz_target!(|data: &[u8]| RECEIVING.with(|receiving| receiving.feed(data)));

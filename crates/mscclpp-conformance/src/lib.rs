@@ -27,6 +27,8 @@ mod elsewhere;
 mod endpoints;
 mod host_signals;
 mod hostile;
+#[doc(hidden)]
+pub mod hosts;
 mod kernels;
 mod lifetimes;
 mod memories;

@@ -72,8 +72,7 @@ pub struct EndpointConfig {
     /// The device that the endpoint is on.
     pub device: Device,
     /// How many operations may wait to be sent in each queue; `None` for the transport's own limit. When a queue is
-    /// full, callers wait; that is no failure. CUDA IPC does not use this: it hands each operation to the driver at
-    /// once.
+    /// full, callers wait; that is no failure. Queues of CUDA IPC hold 768 operations at most.
     pub max_write_queue_size: Option<u32>,
     /// Whether the tokens of the endpoint's semaphores are in pinned host memory, even if kernels of its device wait
     /// for them. This serves connections over which peers write to host memory: nothing then passes through the

@@ -222,7 +222,8 @@ impl Connection {
     }
 
     /// Whether `other` is a clone of this connection.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 

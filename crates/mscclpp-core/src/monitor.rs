@@ -65,13 +65,18 @@ impl LinkMonitor {
     /// can send: at most [`LinkMonitor::MAX_REASON`] bytes of it are kept, and characters that are not printable are
     /// escaped.
     pub fn peer_failed(&self, reason: &[u8]) {
+        self.fail(Error::PeerFailed { peer: self.label(), reason: Self::printable(reason) });
+    }
+
+    /// Makes a text of a peer's reason, as [`LinkMonitor::peer_failed`] does.
+    #[must_use]
+    pub fn printable(reason: &[u8]) -> String {
         let reason = String::from_utf8_lossy(&reason[..reason.len().min(Self::MAX_REASON)]);
         let printable = |c: char| match c {
             '"' | '\'' | '\\' => vec![c],
             other => other.escape_debug().collect(),
         };
-        let reason = reason.chars().flat_map(printable).collect();
-        self.fail(Error::PeerFailed { peer: self.label(), reason });
+        reason.chars().flat_map(printable).collect()
     }
 
     /// Fails the connection with `error`. The first failure counts; later ones are ignored. Waits of kernels on the

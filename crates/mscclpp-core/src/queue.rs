@@ -364,7 +364,7 @@ impl Drop for SendQueue {
         let queue = unsafe { ManuallyDrop::take(&mut self.queue) };
         if !has_landed {
             let number = self.connection.retire(queue, self.ticket);
-            self.signallers.iter_mut().for_each(|(signaller, _)| signaller.is_behind_retired(number));
+            self.signallers.iter_mut().for_each(|(signaller, _)| signaller.set_retired(number));
         }
     }
 }

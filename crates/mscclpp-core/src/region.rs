@@ -40,6 +40,18 @@ impl MemoryRegion {
         Ok(region)
     }
 
+    /// Makes a region of host memory that no provider has registered, for tests of a provider's parts.
+    ///
+    /// # Errors
+    /// Fails if the system has no random numbers.
+    ///
+    /// # Safety
+    /// The memory must be valid for as long as anybody reads or writes it through the region.
+    #[doc(hidden)]
+    pub unsafe fn of_host(ptr: DevicePtr, len: u64) -> Result<Arc<Self>> {
+        Self::new(ptr, len, None, None)
+    }
+
     pub(crate) fn find(id: u64) -> Option<Arc<Self>> {
         REGIONS.lock().get(&id).and_then(Weak::upgrade)
     }

@@ -102,7 +102,7 @@ impl Signaller {
     }
 
     /// Notes that its queue, with its signals, was retired.
-    pub(crate) fn is_behind_retired(&mut self, number: u64) {
+    pub(crate) fn set_retired(&mut self, number: u64) {
         self.last = Last::InRetired(number);
     }
 }

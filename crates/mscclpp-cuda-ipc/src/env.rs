@@ -10,9 +10,5 @@ const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
 /// of streams of their own. Links of proxies use it too, so a kernel on the default stream that waits for a proxy's
 /// copy never ends.
 pub(crate) fn use_default_stream() -> Result<bool> {
-    let is = |text: &str, words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
-    let value = env::text(DEFAULT_STREAM, std::env::var_os(DEFAULT_STREAM), "0, 1, false or true", |text| {
-        is(text, &["", "0", "false", "1", "true"])
-    })?;
-    Ok(value.is_some_and(|text| is(&text, &["1", "true"])))
+    Ok(env::switch(DEFAULT_STREAM, std::env::var_os(DEFAULT_STREAM))?.unwrap_or(false))
 }

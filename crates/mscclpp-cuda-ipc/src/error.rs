@@ -14,7 +14,7 @@ pub enum Error {
     /// The bytes that a peer sent as an endpoint or a region were not made by this transport.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
-        /// "an endpoint" or "a region".
+        /// The object that the bytes describe: "an endpoint", "a region" or "an answer".
         what: &'static str,
         /// The reason why they cannot be read.
         problem: &'static str,

@@ -94,6 +94,7 @@ struct IpcEndpoint {
     name: Name,
     gpu: Option<Gpu>,
     use_default_stream: bool,
+    max_waiting: u64,
     hub: Arc<Hub>,
 }
 
@@ -114,12 +115,22 @@ impl TransportProvider for CudaIpc {
         Transport::CUDA_IPC.into()
     }
 
-    fn open_endpoint(&self, _config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
+    fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
         let use_default_stream = env::use_default_stream()?;
         let hub = get_or_start(&self.hub, Hub::start)?;
         let blob = hub.open_endpoint()?;
         let (token, name, blob) = (blob.token, blob.name, blob.encode());
-        Ok(Arc::new(IpcEndpoint { blob, token, name, gpu: gpu.cloned(), use_default_stream, hub }))
+        let max_waiting =
+            config.max_write_queue_size.map_or(link::MAX_WAITING, |n| link::MAX_WAITING.min(n.into()));
+        Ok(Arc::new(IpcEndpoint {
+            blob,
+            token,
+            name,
+            gpu: gpu.cloned(),
+            use_default_stream,
+            max_waiting,
+            hub,
+        }))
     }
 
     fn register(&self, _transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
@@ -170,6 +181,7 @@ impl TransportProvider for CudaIpc {
         Ok(Arc::new(IpcLink {
             gpu,
             use_default_stream: local.use_default_stream,
+            max_waiting: local.max_waiting,
             monitor,
             hub: local.hub.clone(),
             watch,

@@ -17,10 +17,15 @@ use crate::{
 
 /// How long a dropped queue waits for copies under way, before it gives up their memory for lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many operations a queue holds, unless its endpoint says so: fewer than the about 1024 for which a stream has
+/// room, because calls of the driver wait when a stream is full. (Queues that copy on one default stream share its room.)
+pub(crate) const MAX_WAITING: u64 = 768;
 
 pub(crate) struct IpcLink {
     pub(crate) gpu: Gpu,
     pub(crate) use_default_stream: bool,
+    /// How many operations each queue holds.
+    pub(crate) max_waiting: u64,
     pub(crate) monitor: LinkMonitor,
     pub(crate) hub: Arc<Hub>,
     /// The hub's watch on the peer, which ends with the link.
@@ -35,11 +40,13 @@ impl Link for IpcLink {
         Ok(Box::new(IpcQueue {
             gpu: self.gpu.clone(),
             stream,
+            max_waiting: self.max_waiting,
             monitor: self.monitor.clone(),
             routes: Routes::default(),
             released: Vec::new(),
             operations: 0,
             complete: 0,
+            submitted: 0,
             ticket: 0,
             pending: VecDeque::new(),
             spare: Vec::new(),
@@ -67,23 +74,25 @@ impl Drop for IpcLink {
 struct IpcQueue {
     gpu: Gpu,
     stream: Stream,
+    max_waiting: u64,
     monitor: LinkMonitor,
     routes: Routes<IpcRoute>,
     released: Vec<IpcRoute>,
     /// The number of operations so far, and the number of them that are known to be complete.
     operations: u64,
     complete: u64,
-    /// The last ticket that was reached.
+    /// The last ticket that was submitted, and the last one that was reached.
+    submitted: u64,
     ticket: u64,
-    /// The flushes asked for: the ticket, the number of operations before it, and the event recorded after them.
+    /// The events recorded: the last ticket and the number of operations before each. There is one for each flush, and
+    /// a few more show that there is room again.
     pending: VecDeque<(u64, u64, Event)>,
     spare: Vec<Event>,
 }
 
-/// The addresses of a route's memories, and the memories, which it keeps.
+/// The address of a route's destination, and its memories, which it keeps.
 struct IpcRoute {
     to: DevicePtr,
-    from: Option<DevicePtr>,
     region: Arc<dyn RemoteRegion>,
     source: Option<Arc<MemoryRegion>>,
     /// The number of the last operation that used it.
@@ -111,18 +120,22 @@ impl IpcQueue {
         Ok(known)
     }
 
-    /// Starts the first operation of a batch, or the first two if they go together. Returns how many it started.
+    /// Starts the first operation of a batch, or the first two if they go together and there is room for both. Returns
+    /// how many it started: none if the queue is full.
     ///
     /// # Safety
     /// The same as [`Queue::submit`].
     unsafe fn start(&mut self, batch: &[Operation]) -> Result<usize> {
+        if !self.has_room()? {
+            return Ok(0);
+        }
         match *batch {
             // A signal through a proxy consists of these two operations: one call of the driver starts both.
             [
                 Operation::Update { route, offset, value, .. },
                 Operation::Complete { word, value: done },
                 ..,
-            ] => {
+            ] if self.operations - self.complete + 1 < self.max_waiting => {
                 let to = self.used(route)?.to.add(offset);
                 self.operations += 1;
                 // SAFETY: the caller has checked the range, whose memory this queue keeps until the store is
@@ -132,7 +145,7 @@ impl IpcQueue {
             }
             [Operation::Write { route, dst_offset, src_offset, len }, ..] => {
                 let used = self.used(route)?;
-                let from = used.from.ok_or_else(foreign_route)?;
+                let from = used.source.as_ref().ok_or_else(foreign_route)?.ptr();
                 let (to, from) = (used.to.add(dst_offset), from.add(src_offset));
                 if len > 0 {
                     // SAFETY: the caller checked both ranges; this queue keeps both memories until the copy is complete.
@@ -153,12 +166,9 @@ impl IpcQueue {
                 Ok(1)
             }
             [Operation::Flush { ticket }, ..] => {
-                let event = match self.spare.pop() {
-                    Some(event) => event,
-                    None => self.gpu.event(false)?,
-                };
-                self.stream.record(&event)?;
-                self.pending.push_back((ticket, self.operations, event));
+                self.operations += 1;
+                self.submitted = ticket;
+                self.record()?;
                 Ok(1)
             }
             [operation, ..] => {
@@ -167,17 +177,39 @@ impl IpcQueue {
             [] => Ok(0),
         }
     }
+
+    /// Whether there is room for one more operation.
+    fn has_room(&mut self) -> Result<bool> {
+        let recorded = self.pending.back().map_or(self.complete, |(_, operations, _)| *operations);
+        // If nobody flushes, these events show how far the stream is. There are several, so that a full queue has room
+        // before the stream is empty.
+        if self.operations - recorded >= self.max_waiting.div_ceil(4) {
+            self.record()?;
+        }
+        if self.operations - self.complete >= self.max_waiting {
+            self.progress()?;
+        }
+        Ok(self.operations - self.complete < self.max_waiting)
+    }
+
+    /// Records an event after all operations so far.
+    fn record(&mut self) -> Result<()> {
+        let event = match self.spare.pop() {
+            Some(event) => event,
+            None => self.gpu.event(false)?,
+        };
+        self.stream.record(&event)?;
+        self.pending.push_back((self.submitted, self.operations, event));
+        Ok(())
+    }
 }
 
 impl Queue for IpcQueue {
     fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> Result<()> {
         let (to, src) = memories.own::<IpcRegion, IpcRegistration>().map_err(Error::from)?;
         let source = src.map(|src| src.region().clone());
-        let from = source.as_ref().map(|source| source.ptr());
-        self.routes.insert(
-            route,
-            IpcRoute { to: to.address(), from, region: memories.dst.clone(), source, last_use: 0 },
-        );
+        self.routes
+            .insert(route, IpcRoute { to: to.address(), region: memories.dst.clone(), source, last_use: 0 });
         Ok(())
     }
 
@@ -198,6 +230,7 @@ impl Queue for IpcQueue {
         while taken < batch.len() {
             // SAFETY: the caller's promise is passed on.
             match unsafe { self.start(&batch[taken..]) } {
+                Ok(0) => break,
                 Ok(started) => taken += started,
                 Err(error) if taken == 0 => return Err(error),
                 Err(_) => break,

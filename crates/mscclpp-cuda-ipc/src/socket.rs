@@ -159,8 +159,7 @@ pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<
     Ok((got.bytes, descriptor))
 }
 
-/// Sends one packet, with a descriptor beside it if one is given; never blocks. If sending fails, the receiver sees the
-/// connection close.
+/// Sends one packet, with a descriptor beside it if one is given; never blocks. A packet that cannot be sent is lost.
 pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -178,7 +177,7 @@ pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<Borrowed
 mod tests {
     use super::*;
 
-    /// Checks who may talk to whom. `tests/other_user.rs`, whose threads may become other users, tests that sockets
+    /// Checks who may talk to whom. `tests/it/other_user.rs`, whose threads may become other users, tests that sockets
     /// are checked.
     #[test]
     fn users_talk_to_themselves_and_to_root() {

@@ -4,9 +4,9 @@
 use std::{process::ExitCode, thread};
 
 use libtest_mimic::{Arguments, Trial};
+use mscclpp_conformance::{pair::received, semaphores::build};
 use mscclpp_core::{
-    Connection, Context, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, RegisteredMemory,
-    Semaphore, SemaphoreStub, Transport,
+    Connection, Context, Device, EndpointConfig, HostToDeviceSemaphore, RegisteredMemory, Transport,
 };
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{DeviceBuffer, Gpu, Platform};
@@ -111,8 +111,7 @@ fn connect() -> [End; 2] {
         (context, gpu, endpoint)
     });
     [(&here, &there), (&there, &here)].map(|((context, gpu, endpoint), (_, _, remote))| {
-        let remote = Endpoint::deserialize(&remote.serialize().expect("bytes")).expect("an endpoint");
-        let connection = context.connect(endpoint, &remote).expect("a connection");
+        let connection = context.connect(endpoint, &received(remote)).expect("a connection");
         End { context: context.clone(), gpu: gpu.clone(), connection }
     })
 }
@@ -138,12 +137,8 @@ fn writes() -> Vec<DeviceBuffer> {
 
 fn semaphores() -> Vec<DeviceBuffer> {
     let ends = connect();
-    let stubs = ends.each_ref().map(|end| SemaphoreStub::new(&end.connection).expect("a stub"));
-    let travel =
-        |stub: &SemaphoreStub| SemaphoreStub::deserialize(&stub.serialize().expect("bytes")).expect("a stub");
-    let semaphores = [(0, 1), (1, 0)]
-        .map(|(own, other)| Semaphore::new(&stubs[own], &travel(&stubs[other])).expect("a semaphore"));
-    for (semaphore, end) in semaphores.iter().zip(&ends) {
+    let (a, b) = build(&ends[0].connection, &ends[1].connection);
+    for (semaphore, end) in [a, b].iter().zip(&ends) {
         let host = HostToDeviceSemaphore::new(semaphore).expect("one that the host signals");
         host.signal().expect("a signal");
         end.connection.flush(LIMIT).expect("flushed");

@@ -6,9 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_core::{
-    Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Semaphore, SemaphoreStub, Transport,
-};
+use mscclpp_conformance::{pair::received, semaphores::build};
+use mscclpp_core::{Context, Device, EndpointConfig, RegisteredMemory, Transport};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::Platform;
 use mscclpp_test_support::held;
@@ -22,12 +21,10 @@ fn round() {
     let open = |context: &Context, gpu| {
         context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu))).unwrap()
     };
-    let sent = |endpoint: &Endpoint| Endpoint::deserialize(&endpoint.serialize().unwrap()).unwrap();
     let (near, far) = (open(&here, 0), open(&there, 1));
-    let connections = [here.connect(&near, &sent(&far)).unwrap(), there.connect(&far, &sent(&near)).unwrap()];
-    let stubs = connections.each_ref().map(|connection| SemaphoreStub::new(connection).unwrap());
-    let remote = SemaphoreStub::deserialize(&stubs[1].serialize().unwrap()).unwrap();
-    let _semaphore = Semaphore::new(&stubs[0], &remote).unwrap();
+    let connections =
+        [here.connect(&near, &received(&far)).unwrap(), there.connect(&far, &received(&near)).unwrap()];
+    let _semaphores = build(&connections[0], &connections[1]);
 
     let share = |context: &Context, gpu| {
         let buffer = context.gpu(gpu).unwrap().allocate(4096).unwrap();
@@ -38,7 +35,7 @@ fn round() {
     connections[0].write(&target, 0, &source, 0, 4096).unwrap();
     connections[0].flush(LIMIT).unwrap();
 
-    let gone = sent(&open(&there, 2));
+    let gone = received(&open(&there, 2));
     assert!(here.connect(&near, &gone).is_err(), "connected with an endpoint that is gone");
 }
 

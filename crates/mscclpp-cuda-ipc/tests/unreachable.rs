@@ -4,6 +4,7 @@
 use std::{process::ExitCode, sync::atomic::AtomicU64};
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_conformance::pair::received;
 use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport, TransportFlags};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{DevicePtr, Platform};
@@ -28,16 +29,11 @@ fn endpoint(context: &Context, device: Device) -> Endpoint {
     context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, device)).expect("an endpoint")
 }
 
-/// Returns the endpoint as a peer gets it.
-fn sent(endpoint: &Endpoint) -> Endpoint {
-    Endpoint::deserialize(&endpoint.serialize().expect("bytes")).expect("an endpoint")
-}
-
 fn devices_without_peer_access_do_not_connect() -> Result<(), Failed> {
     let (here, there) = (context(), context());
     let [first, second] = [0, 1].map(|gpu| endpoint(&here, Device::gpu(gpu)));
     let like_first = endpoint(&there, Device::gpu(0));
-    match here.connect(&first, &sent(&second)).map(|_| ()) {
+    match here.connect(&first, &received(&second)).map(|_| ()) {
         Err(error @ Error::Unreachable { .. }) => {
             let words = error.to_string();
             assert!(words.contains("sim device 0") && words.contains("MSCCLPP_SIM_PEER_ACCESS"), "{words}");
@@ -45,7 +41,7 @@ fn devices_without_peer_access_do_not_connect() -> Result<(), Failed> {
         }
         other => return Err(format!("{other:?}").into()),
     }
-    here.connect(&first, &sent(&like_first))?;
+    here.connect(&first, &received(&like_first))?;
     Ok(())
 }
 
@@ -53,7 +49,7 @@ fn devices_without_peer_access_do_not_connect() -> Result<(), Failed> {
 fn memory_without_peer_access_is_not_written() -> Result<(), Failed> {
     let (here, there) = (context(), context());
     let (end, other) = (endpoint(&here, Device::gpu(0)), endpoint(&there, Device::gpu(0)));
-    let connection = here.connect(&end, &sent(&other))?;
+    let connection = here.connect(&end, &received(&other))?;
     let [near, far] = [0, 1].map(|gpu| {
         let buffer = here.gpu(gpu).and_then(|gpu| Ok(gpu.allocate(64)?)).expect("a buffer");
         here.register_buffer(&buffer, Transport::CUDA_IPC).expect("registered")
@@ -73,7 +69,7 @@ fn host_memory_is_not_written_from() -> Result<(), Failed> {
     static WORDS: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
     let context = context();
     let end = endpoint(&context, Device::gpu(0));
-    let connection = context.connect(&end, &sent(&end))?;
+    let connection = context.connect(&end, &received(&end))?;
     let target = context.register_buffer(&context.gpu(0)?.allocate(64)?, Transport::CUDA_IPC)?;
     let ptr = DevicePtr::from_ptr(WORDS.as_ptr());
     // SAFETY: static memory of atomics.
@@ -98,7 +94,7 @@ fn cpus_do_not_connect() -> Result<(), Failed> {
         (Device::gpu(0), Device::CPU, "the peer's endpoint is on a CPU"),
     ] {
         let (local, remote) = (endpoint(&here, local), endpoint(&there, remote));
-        match here.connect(&local, &sent(&remote)).map(|_| ()) {
+        match here.connect(&local, &received(&remote)).map(|_| ()) {
             Err(Error::Unreachable { reason, .. })
                 if reason.contains(word) && reason.ends_with("use Ethernet or IB") => {}
             other => return Err(format!("{other:?}").into()),

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// The protocol. Its version is raised with every change of frames, blobs or the messages of [`mscclpp_net::links`].
 pub(crate) const PROTOCOL: Protocol =
-    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 4 };
+    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 5 };
 
 const WHAT: &str = "a registered memory";
 
@@ -78,6 +78,6 @@ mod tests {
         let mut newer = bytes;
         newer[4] += 1;
         let text = RegionBlob::decode(&newer, 5, 6).unwrap_err().to_string();
-        assert!(text.contains("version 5") && text.contains("version 4"), "{text}");
+        assert!(text.contains("version 6") && text.contains("version 5"), "{text}");
     }
 }

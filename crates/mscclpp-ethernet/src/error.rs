@@ -15,7 +15,7 @@ pub enum Error {
     /// The bytes that a peer sent as an endpoint or a region were not made by this transport.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
-        /// The name of what is malformed: "an endpoint" or "a region".
+        /// The name of what is malformed: "an endpoint" or "a registered memory".
         what: &'static str,
         /// The reason why it is malformed.
         problem: &'static str,

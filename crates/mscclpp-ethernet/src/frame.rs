@@ -8,13 +8,10 @@
 //! 4  complete   0                            0                ticket
 //! 5  goodbye    0                            0                nothing; no frame follows
 //! ```
-//! Each frame is a header that [`mscclpp_net::links::header`] seals and numbers. A fault is reported over the link, as a
-//! complaint.
+//! Each frame is a header that [`mscclpp_net::links::header`] seals and numbers. The text of a fault is sent
+//! over the link.
 
-use mscclpp_net::links::{
-    Complaint,
-    header::{BadHeader, Fields, Header, Inbound},
-};
+use mscclpp_net::links::header::{BadHeader, Fields, Header, Inbound};
 
 /// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,38 +45,6 @@ pub(crate) enum Fault {
     Checksum { region: u64, offset: u64 },
     #[error("the device of region {region:#018x} failed; the peer's log has more")]
     Device { region: u64 },
-}
-
-impl Fault {
-    /// Converts the fault into a complaint, the form in which it is sent.
-    pub(crate) fn complaint(self) -> Complaint {
-        let (code, values) = match self {
-            Self::Header(BadHeader::Seal) => (1, [0; 3]),
-            Self::Header(BadHeader::Sequence { due, came }) => (2, [due, came, 0]),
-            Self::Header(BadHeader::Kind { kind }) => (3, [u64::from(kind), 0, 0]),
-            Self::Region { region } => (4, [region, 0, 0]),
-            Self::Bounds { region, offset, len } => (5, [region, offset, len]),
-            Self::Unaligned { region, offset } => (6, [region, offset, 0]),
-            Self::Checksum { region, offset } => (7, [region, offset, 0]),
-            Self::Device { region } => (8, [region, 0, 0]),
-        };
-        Complaint { code, values }
-    }
-
-    /// The fault that a complaint stands for; none if its code is unknown here.
-    pub(crate) fn of(Complaint { code, values: [a, b, c] }: Complaint) -> Option<Self> {
-        Some(match code {
-            1 => BadHeader::Seal.into(),
-            2 => BadHeader::Sequence { due: a, came: b }.into(),
-            3 => BadHeader::Kind { kind: a.try_into().ok()? }.into(),
-            4 => Self::Region { region: a },
-            5 => Self::Bounds { region: a, offset: b, len: c },
-            6 => Self::Unaligned { region: a, offset: b },
-            7 => Self::Checksum { region: a, offset: b },
-            8 => Self::Device { region: a },
-            _ => return None,
-        })
-    }
 }
 
 impl From<Frame> for Fields {
@@ -143,25 +108,6 @@ mod tests {
         let (outbound, mut inbound) = (Outbound::new(&KEY), Inbound::new(&KEY));
         for frame in FRAMES {
             assert_eq!(Frame::open(&mut inbound, &outbound.seal(frame)), Ok(frame));
-        }
-    }
-
-    #[test]
-    fn every_fault_can_be_told() {
-        for fault in [
-            BadHeader::Seal.into(),
-            BadHeader::Sequence { due: 1, came: 2 }.into(),
-            BadHeader::Kind { kind: 99 }.into(),
-            Fault::Region { region: 1 },
-            Fault::Bounds { region: 1, offset: 2, len: 3 },
-            Fault::Unaligned { region: 1, offset: 2 },
-            Fault::Checksum { region: 1, offset: 2 },
-            Fault::Device { region: 1 },
-        ] {
-            assert_eq!(Fault::of(fault.complaint()), Some(fault));
-        }
-        for code in [0, 9, u32::MAX] {
-            assert_eq!(Fault::of(Complaint { code, values: [0; 3] }), None);
         }
     }
 

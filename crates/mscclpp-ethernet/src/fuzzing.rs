@@ -1,13 +1,10 @@
 //! The parsers of bytes from outside, for fuzz targets. They are not part of the API.
 
-use mscclpp_net::links::{
-    Complaint,
-    header::{Fields, Inbound, Outbound},
-};
+use mscclpp_net::links::header::{Fields, Inbound, Outbound};
 
 use crate::{
     blob::RegionBlob,
-    frame::{Fault, Frame},
+    frame::Frame,
     receiving::played::{SEAL, Stage},
 };
 
@@ -21,16 +18,15 @@ pub fn parse_everything(bytes: &[u8]) {
     if let Some((&[kind, flag], rest)) = bytes.split_first_chunk()
         && let Some(small) = rest.first_chunk()
     {
-        let fields = Fields { kind, flag, small: u32::from_le_bytes(*small), numbers: [0; 3] };
-        let _ = Frame::try_from(fields);
-        let _ = Fault::of(Complaint { code: fields.small, values: fields.numbers });
+        let small = u32::from_le_bytes(*small);
+        let _ = Frame::try_from(Fields { kind, flag, small, numbers: [0; 3] });
     }
 }
 
 /// A receiving process, fed by the fuzzer.
-pub struct Victim(Stage);
+pub struct Receiving(Stage);
 
-impl Victim {
+impl Receiving {
     /// A receiving process with one region of 4 KiB.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it is a scene, not a value")]
@@ -38,12 +34,11 @@ impl Victim {
         Self(Stage::new())
     }
 
-    /// Hands the bytes to the receiver as if a stranger had sent them, and then as if a member had: each 26 bytes then give a
-    /// frame, of which 25 bytes fill in the fields, with a valid seal.
+    /// Plays the bytes to the receiver as they are, and then as sealed frames, one for every 26 bytes.
     ///
     /// # Panics
     /// If memory outside the region was written.
-    pub fn suffer(&self, bytes: &[u8]) {
+    pub fn feed(&self, bytes: &[u8]) {
         self.0.play(bytes, 1);
         let outbound = Outbound::new(&SEAL);
         let mut said = Vec::new();
@@ -76,7 +71,7 @@ mod tests {
 
     #[test]
     fn random_bytes_never_panic() {
-        let (victim, mut random) = (Victim::new(), Rng::with_seed(3));
+        let (receiving, mut random) = (Receiving::new(), Rng::with_seed(3));
         for round in 0..10_000usize {
             let mut bytes: Vec<u8> = (0..round % 200).map(|_| random.u8(..)).collect();
             // Half of them begin as real blobs do.
@@ -84,7 +79,7 @@ mod tests {
                 bytes[..8].copy_from_slice(&PROTOCOL.begin());
             }
             parse_everything(&bytes);
-            victim.suffer(&bytes);
+            receiving.feed(&bytes);
         }
     }
 }

@@ -12,9 +12,9 @@
 //! # How data travels
 //! Each queue of a connection has a TCP connection of its own, which carries data one way. At its receiving end, a
 //! thread puts the data in place. For host memory, the system sends from and receives into the registered memory
-//! itself. Device memory goes through chunks of pinned host memory, so that the device copies one chunk while another
-//! is on the network. The queue's owner sends small data in host memory itself; a thread of the queue sends everything
-//! else.
+//! itself; only data that arrives together with its header is copied once more. Device memory goes through chunks of
+//! pinned host memory, so that the device copies one chunk while another is on the network. The queue's owner sends
+//! small data in host memory itself; a thread of the queue sends everything else.
 //!
 //! # How order is kept
 //! A TCP connection keeps the order of the frames, and one thread carries them out. An update of host memory is a store

@@ -1,18 +1,12 @@
 //! The state of a link, shared with its queues.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::sync::{Arc, Weak};
 
 use mscclpp_core::{Error as CoreError, LinkMonitor};
 use mscclpp_net::links::{LinkEnd, LinkEvents};
 use parking_lot::Mutex;
 
-use crate::{error::Error, frame::Fault};
+use crate::error::Error;
 
 /// A connection that carries data of a link, and is cut when the link ends.
 pub(crate) trait Carrier: Send + Sync {
@@ -23,28 +17,28 @@ pub(crate) trait Carrier: Send + Sync {
 pub(crate) struct LinkState {
     monitor: LinkMonitor,
     carriers: Mutex<Vec<Weak<dyn Carrier>>>,
-    over: AtomicBool,
 }
 
 impl LinkState {
     pub(crate) fn new(monitor: LinkMonitor) -> Self {
-        Self { monitor, carriers: Mutex::default(), over: AtomicBool::new(false) }
+        Self { monitor, carriers: Mutex::default() }
     }
 
     /// Registers `carrier`, to be cut when the link ends, or cuts it now if the link has ended.
-    pub(crate) fn is_carried_by(&self, carrier: &Arc<dyn Carrier>) {
+    pub(crate) fn add_carrier(&self, carrier: &Arc<dyn Carrier>) {
         let mut carriers = self.carriers.lock();
         carriers.retain(|carrier| carrier.strong_count() > 0);
         carriers.push(Arc::downgrade(carrier));
         drop(carriers);
-        // `end` sets the flag before it reads the list: either it finds the carrier there, or this thread finds the flag set.
-        if self.over.load(Ordering::SeqCst) {
+        // `end` fails the monitor before it locks the list: either it finds the carrier there, or this thread, which had
+        // the lock later, sees the failure.
+        if self.has_failed() {
             carrier.cut();
         }
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.over.load(Ordering::SeqCst) || self.monitor.check().is_err()
+        self.monitor.check().is_err()
     }
 
     pub(crate) fn monitor(&self) -> &LinkMonitor {
@@ -57,23 +51,20 @@ impl LinkState {
 
     fn end(&self, tell: impl FnOnce(&LinkMonitor)) {
         tell(&self.monitor);
-        self.over.store(true, Ordering::SeqCst);
         self.carriers.lock().drain(..).filter_map(|carrier| carrier.upgrade()).for_each(|it| it.cut());
     }
 }
 
 impl LinkEvents for LinkState {
     fn ended(&self, end: LinkEnd) {
-        let hostile = |address: SocketAddr, reason: String| Error::Hostile { address, reason };
         let error = match end {
             LinkEnd::Goodbye => return self.end(LinkMonitor::closed),
             LinkEnd::Lost(reason) => return self.end(|monitor| monitor.lost(reason)),
             LinkEnd::Failed(reason) => return self.end(|monitor| monitor.peer_failed(&reason)),
-            LinkEnd::Refused { address, complaint } => match Fault::of(complaint) {
-                Some(fault) => Error::Refused { address, reason: fault.to_string() },
-                None => hostile(address, format!("it sent a complaint that is unknown here: {complaint}")),
-            },
-            LinkEnd::Hostile { address, reason } => hostile(address, reason),
+            LinkEnd::Refused { address, reason } => {
+                Error::Refused { address, reason: LinkMonitor::printable(&reason) }
+            }
+            LinkEnd::Hostile { address, reason } => Error::Hostile { address, reason },
             LinkEnd::System(error) => error.into(),
         };
         self.fail(error.into());

@@ -17,8 +17,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{claims::Claims, frame::Fault};
 
-/// The time that a frame which has begun may still take once its region is withdrawn. It is long enough for a receiver
-/// that has all bytes and was only not scheduled: its connection must not suffer.
+/// The time that a frame which has begun may still take once its region is withdrawn. A receiver that has
+/// all bytes of a frame, but has not been scheduled yet, finishes within this time, so its connection is not cut.
 const GRACE: Duration = Duration::from_millis(500);
 /// The longest wait for all receivers. It is longer than the copies of a receiver that ends may take.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -55,7 +55,8 @@ pub struct EthernetBuilder {
 impl EthernetBuilder {
     /// Sets how device memory travels: through `chunks` chunks of pinned host memory (2 to 64) of `bytes` each (4 KiB
     /// to 64 MiB). Values outside these limits are moved to the nearest limit. Each queue has that much at each end
-    /// once memory of a device is used, so that one chunk is copied while another travels. The default is 4 chunks of 1 MiB.
+    /// once memory of a device is used, so that one chunk is copied while another travels, and 64 chunks of 4 KiB for
+    /// small data. The default is 4 chunks of 1 MiB.
     pub fn staging(mut self, bytes: u64, chunks: usize) -> Self {
         self.settings.chunk = bytes.clamp(4 << 10, 64 << 20);
         self.settings.chunks = chunks.clamp(2, 64);

@@ -8,16 +8,16 @@ use std::{
     os::fd::AsRawFd,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     time::{Duration, Instant},
 };
 
+use mscclpp_conformance::hosts::{End, Words};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error as CoreError, RegisteredMemory, Transport,
 };
-use mscclpp_gpu::{DevicePtr, Platform};
+use mscclpp_gpu::Platform;
 use mscclpp_test_support::{held, until};
 
 use mscclpp_net::{
@@ -37,66 +37,29 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Registered memory of a process, as words that peers write.
-struct Memory {
-    registered: RegisteredMemory,
-    words: Arc<[AtomicU64]>,
+/// The context and endpoint of a process of its own.
+fn process() -> End {
+    let context = Context::builder().provider(Ethernet::new()).platform(Platform::Sim).build();
+    End::open(context, EndpointConfig::new(Transport::ETHERNET, Device::CPU))
 }
 
-struct Process {
-    context: Context,
-    endpoint: Endpoint,
+fn address(process: &End) -> Address {
+    Address::decode(&PROTOCOL, &process.endpoint.info().blob).unwrap()
 }
 
-impl Process {
-    fn start() -> Self {
-        let context = Context::builder().provider(Ethernet::new()).platform(Platform::Sim).build();
-        let config = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
-        Self { endpoint: context.create_endpoint(config).unwrap(), context }
-    }
-
-    fn connect(&self, peer: &Self) -> Connection {
-        let peer = Endpoint::deserialize(&peer.endpoint.serialize().unwrap()).unwrap();
-        self.context.connect(&self.endpoint, &peer).unwrap()
-    }
-
-    fn memory(&self) -> Memory {
-        let words: Arc<[AtomicU64]> = (0..512).map(|_| AtomicU64::new(0)).collect();
-        let start = DevicePtr::from_ptr(words.as_ptr());
-        // SAFETY: the memory is kept beside its registration, and longer than anybody uses it.
-        let registered = unsafe { self.context.register_memory(start, 4096, Transport::ETHERNET) }.unwrap();
-        Memory { registered, words }
-    }
-
-    fn address(&self) -> Address {
-        Address::decode(&PROTOCOL, &self.endpoint.info().blob).unwrap()
-    }
-
-    fn listens_at(&self) -> SocketAddr {
-        self.address().candidates(true)[0]
-    }
-}
-
-impl Memory {
-    /// The region's id in frames. It follows magic and version in this transport's part, with which the serialization ends.
-    fn id(&self) -> u64 {
-        let bytes = self.registered.serialize().unwrap();
-        u64::from_le_bytes(*bytes[bytes.len() - 17..].first_chunk().unwrap())
-    }
-
-    fn is_untouched(&self) -> bool {
-        self.words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
-    }
+/// The region's id in frames. It follows magic and version in this transport's part, with which the serialization ends.
+fn id_of(memory: &RegisteredMemory) -> u64 {
+    let bytes = memory.serialize().unwrap();
+    u64::from_le_bytes(*bytes[bytes.len() - 17..].first_chunk().unwrap())
 }
 
 /// Checks that data goes from `a` to `b` over `ab`.
-fn delivers(ab: &Connection, a: &Process, b: &Process) {
-    let (source, target) = (a.memory(), b.memory());
-    source.words.iter().for_each(|word| word.store(77, Ordering::Relaxed));
-    let there = RegisteredMemory::deserialize(&target.registered.serialize().unwrap()).unwrap();
-    ab.write(&there, 0, &source.registered, 0, 4096).unwrap();
+fn delivers(ab: &Connection, a: &End, b: &End) {
+    let (source, target) = (Words::new(a, 512), Words::new(b, 512));
+    source.fill(77);
+    ab.write(&target.at_peer(), 0, &source.memory, 0, 4096).unwrap();
     ab.flush(LIMIT).unwrap();
-    assert!(target.words.iter().all(|word| word.load(Ordering::Relaxed) == 77));
+    assert_eq!(target.all_hold(77), Ok(()));
 }
 
 /// Passes on how a link ended.
@@ -118,10 +81,10 @@ struct Member {
 
 impl Member {
     /// Connects to the victim as if it were the peer `from`.
-    fn join(victim: &Process, from: &Process) -> Self {
+    fn join(victim: &End, from: &End) -> Self {
         let links = Links::start(PROTOCOL, Options::default()).unwrap();
         let (tell, ended) = channel();
-        let link = links.dial(&victim.address(), true, from.address().name, Arc::new(Ended(tell))).unwrap();
+        let link = links.dial(&address(victim), true, address(from).name, Arc::new(Ended(tell))).unwrap();
         let DataConnection { stream: queue, outbound, .. } = link.open_data().unwrap();
         queue.set_nonblocking(false).unwrap();
         queue.set_read_timeout(Some(LIMIT)).unwrap();
@@ -129,16 +92,16 @@ impl Member {
     }
 
     /// The fault that the victim reports to the member.
-    fn fault(&self) -> Fault {
+    fn fault(&self) -> String {
         match self.ended.recv_timeout(LIMIT) {
-            Ok(LinkEnd::Refused { complaint, .. }) => Fault::of(complaint).unwrap(),
+            Ok(LinkEnd::Refused { reason, .. }) => String::from_utf8(reason).unwrap(),
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// A name, a function that makes the wrong bytes from a region's id, and a check of the fault that they must cause.
-type Case = (&'static str, fn(&Outbound, u64) -> Vec<u8>, fn(&Fault) -> bool);
+/// A name, a function that makes the wrong bytes from a region's id, and the fault that they must cause, for that id.
+type Case = (&'static str, fn(&Outbound, u64) -> Vec<u8>, fn(u64) -> Fault);
 
 #[test]
 fn what_a_member_sends_wrong_ends_its_connection_alone() {
@@ -146,7 +109,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
         (
             "an unknown region",
             |out, id| out.seal(Frame::Update { region: id ^ 1, offset: 0, value: 1 }).to_vec(),
-            |fault| matches!(fault, Fault::Region { .. }),
+            |id| Fault::Region { region: id ^ 1 },
         ),
         (
             "past the end",
@@ -154,12 +117,12 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
                 [&out.seal(Frame::Write { region, offset: 4090, len: 7, checksum: None })[..], &[1; 7]]
                     .concat()
             },
-            |fault| matches!(fault, Fault::Bounds { offset: 4090, .. }),
+            |region| Fault::Bounds { region, offset: 4090, len: 7 },
         ),
         (
             "a frame twice",
             |out, _| out.seal(Frame::Flush { ticket: 1 }).repeat(2),
-            |fault| matches!(fault, Fault::Header(BadHeader::Sequence { due: 1, came: 0 })),
+            |_| BadHeader::Sequence { due: 1, came: 0 }.into(),
         ),
         (
             "a frame left out",
@@ -167,7 +130,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
                 out.seal(Frame::Flush { ticket: 1 });
                 out.seal(Frame::Update { region, offset: 0, value: 1 }).to_vec()
             },
-            |fault| matches!(fault, Fault::Header(BadHeader::Sequence { due: 0, came: 1 })),
+            |_| BadHeader::Sequence { due: 0, came: 1 }.into(),
         ),
         (
             "a changed frame",
@@ -176,7 +139,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
                 header[33] ^= 1;
                 header.to_vec()
             },
-            |fault| *fault == BadHeader::Seal.into(),
+            |_| BadHeader::Seal.into(),
         ),
         (
             "changed data",
@@ -184,28 +147,28 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
                 let frame = Frame::Write { region, offset: 0, len: 0, checksum: Some(1) };
                 out.seal(frame).to_vec()
             },
-            |fault| matches!(fault, Fault::Checksum { .. }),
+            |region| Fault::Checksum { region, offset: 0 },
         ),
     ];
-    let (a, victim) = (Process::start(), Process::start());
-    let (ab, ba) = (a.connect(&victim), victim.connect(&a));
+    let (a, victim) = (process(), process());
+    let (ab, ba) = (a.connect(&victim.endpoint), victim.connect(&a.endpoint));
     for (what, bytes, expected) in cases {
-        let from = Process::start();
-        let back = victim.connect(&from);
-        let memory = victim.memory();
+        let from = process();
+        let back = victim.connect(&from.endpoint);
+        let memory = Words::new(&victim, 512);
         let mut member = Member::join(&victim, &from);
-        let bytes = bytes(&member.outbound, memory.id());
+        let bytes = bytes(&member.outbound, id_of(&memory.memory));
         member.queue.write_all(&bytes).unwrap();
         let fault = member.fault();
-        assert!(expected(&fault), "{what}: {fault:?}");
+        assert_eq!(fault, expected(id_of(&memory.memory)).to_string(), "{what}");
         // The victim may have answered a flush before it ends the connection.
         let mut answers = Vec::new();
         let ended = member.queue.read_to_end(&mut answers);
         assert!(ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
         until(what, || back.check().is_err());
         let error = back.check().unwrap_err().to_string();
-        assert!(error.contains(&fault.to_string()), "{what}: {error}");
-        assert!(memory.is_untouched(), "{what}");
+        assert!(error.contains(&fault), "{what}: {error}");
+        assert_eq!(memory.all_hold(0), Ok(()), "{what}");
         delivers(&ab, &a, &victim);
         delivers(&ba, &victim, &a);
     }
@@ -213,19 +176,19 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
 
 #[test]
 fn a_peer_of_another_version_is_an_error_that_names_both() {
-    let (a, b) = (Process::start(), Process::start());
+    let (a, b) = (process(), process());
     let mut bytes = b.endpoint.serialize().unwrap();
     let at = bytes.windows(4).rposition(|window| window == PROTOCOL.magic).unwrap();
     bytes[at + 4] += 1;
     let newer = Endpoint::deserialize(&bytes).unwrap();
     let error = a.context.connect(&a.endpoint, &newer).unwrap_err().to_string();
-    assert!(error.contains("version 5") && error.contains("version 4"), "{error}");
+    assert!(error.contains("version 6") && error.contains("version 5"), "{error}");
 }
 
 /// Opens a listener, and makes the endpoint of a process as if the process listened there.
-fn listen_as(process: &Process) -> (TcpListener, Endpoint) {
+fn listen_as(process: &End) -> (TcpListener, Endpoint) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let real = process.address();
+    let real = address(process);
     let moved = Address { port: listener.local_addr().unwrap().port(), ..real.clone() };
     let (real, moved) = (real.encode(&PROTOCOL), moved.encode(&PROTOCOL));
     let mut bytes = process.endpoint.serialize().unwrap();
@@ -236,8 +199,8 @@ fn listen_as(process: &Process) -> (TcpListener, Endpoint) {
 
 #[test]
 fn a_key_is_in_no_text_about_an_endpoint() {
-    let process = Process::start();
-    let key = process.address().key.to_bytes();
+    let process = process();
+    let key = address(&process).key.to_bytes();
     let info = process.endpoint.info();
     for text in
         [format!("{info:?}"), format!("{info:#?}"), format!("{info}"), format!("{:?}", process.endpoint)]
@@ -251,9 +214,9 @@ fn a_key_is_in_no_text_about_an_endpoint() {
 /// The peer's link is open, but the peer no longer listens.
 #[test]
 fn a_queue_that_cannot_be_opened_is_an_error_that_names_the_peer() {
-    let (a, b) = (Process::start(), Process::start());
+    let (a, b) = (process(), process());
     let (listener, elsewhere) = listen_as(&b);
-    let (address, peer) = (listener.local_addr().unwrap(), b.listens_at());
+    let (address, peer) = (listener.local_addr().unwrap(), address(&b).candidates(true)[0]);
     // Passes one connection on, and then stops listening.
     let way = std::thread::spawn(move || {
         let here = listener.accept().unwrap().0;
@@ -355,8 +318,8 @@ fn threads_and_descriptors_end_with_what_needs_them() {
     // and go must not add up.
     let mut smallest = (usize::MAX, usize::MAX);
     for _ in 0..100 {
-        let (a, b) = (Process::start(), Process::start());
-        let (ab, ba) = (a.connect(&b), b.connect(&a));
+        let (a, b) = (process(), process());
+        let (ab, ba) = (a.connect(&b.endpoint), b.connect(&a.endpoint));
         delivers(&ab, &a, &b);
         delivers(&ba, &b, &a);
         drop((a, b, ab, ba));

@@ -7,7 +7,7 @@ use std::{cell::Cell, time::Duration};
 use mscclpp_core::Semaphore;
 use mscclpp_test_support::{Noting, until};
 use parking_lot::Mutex;
-use support::{Pair, Words};
+use support::Words;
 
 thread_local! {
     /// The number of this thread's allocations.
@@ -33,8 +33,8 @@ fn wait_for_a_lock() {
 #[test]
 fn a_queue_in_its_stride_allocates_nothing() {
     const WORDS: usize = 100_000;
-    let pair = Pair::open();
-    let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
+    let pair = support::pair();
+    let (source, target) = (Words::new(&pair.a, WORDS), Words::new(&pair.b, WORDS));
     let (here, _there) = pair.semaphores();
     let semaphore: Semaphore = here.semaphore().clone();
     drop(here);

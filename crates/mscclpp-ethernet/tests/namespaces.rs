@@ -54,7 +54,7 @@ fn play(role: &str) {
         Some(interface) => Ethernet::builder().interface(interface),
         None => Ethernet::builder(),
     };
-    let end = End::with(ethernet);
+    let end = support::end_with(ethernet);
     say(&hex(&end.endpoint.serialize().expect("an endpoint")));
     let peer = Endpoint::deserialize(&unhex(&hear())).expect("an endpoint");
     let result = end.context.connect(&end.endpoint, &peer);
@@ -76,7 +76,7 @@ fn swap(own: &Words) -> RegisteredMemory {
 }
 
 fn exchange(end: &End, connection: &Connection) {
-    let (source, target) = (Words::new(&end.context, WORDS), Words::new(&end.context, WORDS));
+    let (source, target) = (Words::new(end, WORDS), Words::new(end, WORDS));
     let there = swap(&target);
     (0..WORDS).for_each(|i| source.set(i, mix(i as u64)));
     for _ in 0..3 {

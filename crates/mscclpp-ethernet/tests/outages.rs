@@ -63,13 +63,16 @@ fn main() -> ExitCode {
         trial_if("nft_at_connect_is_an_error", &walled, || by_nft(firewall_at_connect)),
         trial_if("nft_in_the_middle_of_writes_is_a_loss", &walled, || by_nft(firewall_in_the_middle)),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    // The tests wait for losses most of the time.
+    arguments.test_threads.get_or_insert(trials.len());
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn play(role: &str) {
     let (what, interface) = role.split_once(' ').map_or((role, None), |(what, rest)| (what, Some(rest)));
     let ethernet = Ethernet::builder();
-    let end = End::with(match interface {
+    let end = support::end_with(match interface {
         Some(interface) => ethernet.interface(interface),
         None => ethernet,
     });
@@ -99,7 +102,7 @@ fn hear_memory() -> RegisteredMemory {
 
 /// Waits for the connection to fail.
 fn watch(end: &End, connection: &Connection) {
-    let (source, target) = (Words::new(&end.context, 100), Words::new(&end.context, 100));
+    let (source, target) = (Words::new(end, 100), Words::new(end, 100));
     say_memory(&target);
     let there = hear_memory();
     connection.write(&there, 0, &source.memory, 0, 800).expect("a write");
@@ -180,7 +183,7 @@ fn write_large(
     there: &RegisteredMemory,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let source = Words::new(&end.context, WORDS);
+    let source = Words::new(end, WORDS);
     (0..WORDS).for_each(|i| source.set(i, word(0, i)));
     let (offset, len) = (8 * FEW as u64, 8 * (WORDS - FEW) as u64);
     let once = || {
@@ -206,7 +209,7 @@ fn write_large(
 
 /// Makes small writes until `stop` is set, and returns the number of the last round.
 fn write_small(end: &End, connection: &Connection, there: &RegisteredMemory, stop: &AtomicBool) -> u64 {
-    let source = Words::new(&end.context, FEW);
+    let source = Words::new(end, FEW);
     let mut round = 0;
     let mut once = || {
         round += 1;
@@ -216,6 +219,8 @@ fn write_small(end: &End, connection: &Connection, there: &RegisteredMemory, sto
     };
     while !stop.load(Ordering::Relaxed) {
         once();
+        // Flushes without a pause would take the processors from the other tests.
+        thread::sleep(Duration::from_millis(5));
     }
     (0..10).for_each(|_| once());
     connection.check().expect("nothing happened to it");
@@ -224,7 +229,7 @@ fn write_small(end: &End, connection: &Connection, there: &RegisteredMemory, sto
 
 /// Lets peers write to its memory, and checks at the end that the memory has the right values.
 fn spoke(end: &End, back: &Connection) {
-    let target = Words::new(&end.context, WORDS);
+    let target = Words::new(end, WORDS);
     say_memory(&target);
     let told = hear();
     if told == "lost" {

@@ -59,11 +59,11 @@ struct Meeting {
 
 /// Connects to the other process, which calls this too. `send` and `receive` carry text of one line.
 fn meet(send: &mut dyn FnMut(&str), receive: &mut dyn FnMut() -> String) -> Meeting {
-    let end = End::open();
+    let end = support::end();
     send(&hex(&end.endpoint.serialize().expect("an endpoint")));
     let peer = Endpoint::deserialize(&unhex(&receive())).expect("an endpoint");
     let connection = end.connect(&peer);
-    let (stub, own) = (SemaphoreStub::new(&connection).expect("a stub"), Words::new(&end.context, WORDS));
+    let (stub, own) = (SemaphoreStub::new(&connection).expect("a stub"), Words::new(&end, WORDS));
     send(&hex(&stub.serialize().expect("a stub")));
     send(&hex(&own.memory.serialize().expect("a memory")));
     let remote = SemaphoreStub::deserialize(&unhex(&receive())).expect("a stub");
@@ -91,7 +91,7 @@ fn play(role: &str) {
             hear();
         }
         "write" => {
-            let source = Words::new(&meeting.end.context, WORDS);
+            let source = Words::new(&meeting.end, WORDS);
             say("ready");
             loop {
                 let len = source.memory.size();
@@ -117,7 +117,7 @@ fn play(role: &str) {
 /// Writes and signals in turns. Each side checks the data that arrives.
 fn rounds(meeting: &Meeting, side: u64) {
     let Meeting { connection, semaphore, own, theirs, end } = meeting;
-    let source = Words::new(&end.context, WORDS);
+    let source = Words::new(end, WORDS);
     let value = |side: u64, round: u64, i: usize| mix(side << 60 | round << 32 | i as u64);
     for round in 0..ROUNDS {
         (0..WORDS).for_each(|i| source.set(i, value(side, round, i)));
@@ -164,7 +164,7 @@ fn a_killed_peer() {
         assert!(matches!(error, Error::PeerLost { .. }), "{error}");
         expect_loss(&meeting, killed);
     });
-    let source = Words::new(&meeting.end.context, 1);
+    let source = Words::new(&meeting.end, 1);
     meeting.connection.write(&meeting.theirs, 0, &source.memory, 0, 8).expect_err("a write to nobody");
     meeting.connection.flush(LIMIT).expect_err("a flush to nobody");
 }
@@ -174,7 +174,7 @@ fn a_killed_peer_that_writes() {
     let meeting = meet_child(&mut child);
     child.expect("ready");
     // This side writes too, more than the network and the sockets hold.
-    let big = Words::new(&meeting.end.context, WORDS);
+    let big = Words::new(&meeting.end, WORDS);
     for _ in 0..200 {
         meeting.connection.write(&meeting.theirs, 0, &big.memory, 0, 8 * WORDS as u64).expect("a write");
     }
@@ -195,7 +195,7 @@ fn a_stopped_peer() {
     let mut child = Child::start(&["wait"]);
     let meeting = meet_child(&mut child);
     child.expect("ready");
-    let big = Words::new(&meeting.end.context, WORDS);
+    let big = Words::new(&meeting.end, WORDS);
     // The first operation opens the connection's queue, which needs a peer that answers.
     meeting.connection.write(&meeting.theirs, 0, &big.memory, 0, 8).expect("a write");
     meeting.connection.flush(LIMIT).expect("a flush");
@@ -216,7 +216,7 @@ fn memory_taken_away() {
     let mut child = Child::start(&["take away"]);
     let meeting = meet_child(&mut child);
     child.expect("ready");
-    let source = Words::new(&meeting.end.context, 1);
+    let source = Words::new(&meeting.end, 1);
     let written = meeting.connection.write(&meeting.theirs, 0, &source.memory, 0, 8);
     let flushed = written.and_then(|()| meeting.connection.flush(LIMIT));
     let error = flushed.expect_err("the memory is gone").to_string();

@@ -2,7 +2,7 @@
 
 use mscclpp_verbs_sys as sys;
 
-use crate::state::{Completion, Notify, Queue, State};
+use crate::state::{Completion, Queue, State};
 
 /// The vendor error of all failed completions.
 pub const VENDOR_ERROR: u32 = 0xfa;
@@ -12,7 +12,7 @@ const UNDEFINED: sys::ibv_wc_opcode = sys::ibv_wc_opcode::MAX;
 
 impl State {
     /// Puts a completion on its queue.
-    pub(crate) fn complete(&mut self, cq: usize, wc: sys::ibv_wc, solicited: bool, queue: Queue, frees: u32) {
+    pub(crate) fn complete(&mut self, cq: usize, wc: sys::ibv_wc, queue: Queue, frees: u32) {
         match queue {
             Queue::Send => self.counters.send_completions += 1,
             Queue::Receive => self.counters.receive_completions += 1,
@@ -20,25 +20,31 @@ impl State {
         let Some(found) = self.cqs.get_mut(&cq) else { return };
         if found.entries.len() >= found.capacity {
             self.counters.overruns += 1;
-            let first = !std::mem::replace(&mut found.overrun, true);
-            let (context, capacity) = (found.context, found.capacity);
-            if first {
+            let capacity = found.capacity;
+            if !found.failed {
                 self.misuse.push(format!("a completion queue of {capacity} entries was overrun"));
-                let element = sys::ibv_async_event__bindgen_ty_1 { cq: cq as *mut sys::ibv_cq };
-                self.event(context, sys::ibv_async_event { element, event_type: sys::IBV_EVENT_CQ_ERR });
+                self.fail_cq(cq);
             }
             return;
         }
-        let solicited = solicited || wc.status != sys::IBV_WC_SUCCESS;
         found.entries.push_back(Completion { wc, queue, frees });
-        if found.armed == Some(Notify::Any) || (found.armed == Some(Notify::Solicited) && solicited) {
-            found.armed = None;
-            if let Some(channel) = found.channel.and_then(|channel| self.channels.get_mut(&channel)) {
-                channel.events.push_back(cq);
-                self.counters.events += 1;
-                raise(channel.fd);
-            }
+        if std::mem::take(&mut found.armed)
+            && let Some(channel) = found.channel.and_then(|channel| self.channels.get_mut(&channel))
+        {
+            channel.events.push_back(cq);
+            self.counters.events += 1;
+            raise(channel.fd);
         }
+    }
+
+    /// Fails a completion queue, which takes no more completions, and raises an event.
+    pub(crate) fn fail_cq(&mut self, cq: usize) {
+        let Some(found) = self.cqs.get_mut(&cq) else { return };
+        (found.failed, found.capacity) = (true, 0);
+        let element = sys::ibv_async_event__bindgen_ty_1 { cq: cq as *mut sys::ibv_cq };
+        let event = sys::ibv_async_event { element, event_type: sys::IBV_EVENT_CQ_ERR };
+        let context = found.context;
+        self.event(context, event);
     }
 
     /// Notes that one of the chunks that a request waits for is visible.
@@ -65,7 +71,7 @@ impl State {
             if request.signalled || !ok {
                 let opcode = match request.opcode {
                     sys::IBV_WR_ATOMIC_FETCH_AND_ADD => sys::IBV_WC_FETCH_ADD,
-                    sys::IBV_WR_SEND | sys::IBV_WR_SEND_WITH_IMM => sys::IBV_WC_SEND,
+                    sys::IBV_WR_SEND => sys::IBV_WC_SEND,
                     _ => sys::IBV_WC_RDMA_WRITE,
                 };
                 let wc = match ok {
@@ -75,7 +81,7 @@ impl State {
                     false => failed(request.wr_id, request.status, number),
                 };
                 let (cq, frees) = (qp.send_cq, std::mem::take(&mut qp.silent));
-                self.complete(cq, wc, false, Queue::Send, frees);
+                self.complete(cq, wc, Queue::Send, frees);
             }
             if !ok {
                 self.fail(number);
@@ -113,7 +119,7 @@ impl State {
         for (index, request) in sends.iter().enumerate() {
             let frees = if index == 0 { silent + 1 } else { 1 };
             let wc = failed(request.wr_id, sys::IBV_WC_WR_FLUSH_ERR, number);
-            self.complete(send_cq, wc, false, Queue::Send, frees);
+            self.complete(send_cq, wc, Queue::Send, frees);
         }
         if sends.is_empty()
             && let Some(qp) = self.qps.get_mut(&number)
@@ -122,7 +128,7 @@ impl State {
         }
         for receive in receives {
             let wc = failed(receive.wr_id, sys::IBV_WC_WR_FLUSH_ERR, number);
-            self.complete(receive_cq, wc, false, Queue::Receive, 1);
+            self.complete(receive_cq, wc, Queue::Receive, 1);
         }
     }
 
@@ -132,7 +138,7 @@ impl State {
         let Some(qp) = self.qps.get_mut(&number) else { return };
         let cq = qp.receive_cq;
         if let Some(receive) = qp.receives.pop_front() {
-            self.complete(cq, failed(receive.wr_id, status, number), false, Queue::Receive, 1);
+            self.complete(cq, failed(receive.wr_id, status, number), Queue::Receive, 1);
         }
         self.fail(number);
     }

@@ -21,7 +21,7 @@ pub(crate) struct Landing {
 pub(crate) enum Piece {
     Write { address: usize, data: Vec<u8> },
     Add { address: usize, add: u64, original: sys::ibv_sge },
-    Receive { wc: Box<sys::ibv_wc>, solicited: bool },
+    Receive(Box<sys::ibv_wc>),
 }
 
 impl Piece {
@@ -42,7 +42,7 @@ impl State {
         for (index, landing) in qp.landings.iter().enumerate() {
             let passes = match &landing.what {
                 // Receives complete in order.
-                Piece::Receive { .. } => rules.completions && near == 0,
+                Piece::Receive(_) => rules.completions && near == 0,
                 // Relaxed accesses do not overtake atomics.
                 Piece::Write { .. } | Piece::Add { .. } => rules.relaxed && landing.relaxed && adds == 0,
             };
@@ -80,12 +80,12 @@ impl State {
                     self.answer(requester, sequence, &original, before);
                 }
             }
-            Piece::Receive { wc, solicited } => {
+            Piece::Receive(wc) => {
                 let Some(qp) = self.qps.get(&number) else { return };
                 let cq = qp.receive_cq;
                 // A receive that was flushed when the queue pair failed is not completed twice: it was taken from the
                 // queue when the request arrived.
-                self.complete(cq, *wc, solicited, Queue::Receive, 1);
+                self.complete(cq, *wc, Queue::Receive, 1);
             }
         }
         if let Some((requester, sequence)) = landing.request {

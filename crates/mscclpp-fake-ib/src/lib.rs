@@ -163,6 +163,17 @@ impl Fake {
         self.world.work.notify_all();
     }
 
+    /// Fails the completion queues of a device: they raise events, and take no more completions.
+    pub fn fail_completion_queues(&self, device: usize) {
+        let mut state = self.world.lock();
+        let cqs: Vec<_> = state.cqs.iter().map(|(cq, found)| (*cq, found.context)).collect();
+        for (cq, context) in cqs {
+            if state.device(context) == device {
+                state.fail_cq(cq);
+            }
+        }
+    }
+
     /// Returns the device and the number of each queue pair.
     pub fn queue_pairs(&self) -> Vec<(usize, u32)> {
         self.world.lock().qps.iter().map(|(number, qp)| (qp.device, *number)).collect()

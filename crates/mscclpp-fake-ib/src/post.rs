@@ -8,7 +8,7 @@ use crate::{
     config::Execution,
     device::world_of,
     faults::Call,
-    state::{Notify, Queue, Receive, Request, Source, State},
+    state::{Queue, Receive, Request, Source, State},
 };
 
 /// The most steps that a poll makes if no thread makes any.
@@ -65,8 +65,7 @@ unsafe fn accept(state: &mut State, number: u32, wr: &sys::ibv_send_wr) -> Resul
     }
     let atomic = wr.opcode == sys::IBV_WR_ATOMIC_FETCH_AND_ADD;
     let known = atomic
-        || [sys::IBV_WR_RDMA_WRITE, sys::IBV_WR_RDMA_WRITE_WITH_IMM].contains(&wr.opcode)
-        || [sys::IBV_WR_SEND, sys::IBV_WR_SEND_WITH_IMM].contains(&wr.opcode);
+        || [sys::IBV_WR_RDMA_WRITE, sys::IBV_WR_RDMA_WRITE_WITH_IMM, sys::IBV_WR_SEND].contains(&wr.opcode);
     let count = u32::try_from(wr.num_sge).unwrap_or(u32::MAX);
     if !known || (atomic && !state.devices[device].config.atomics) {
         return Err(state.refused(format!("the device does not know opcode {}", wr.opcode)));
@@ -114,7 +113,6 @@ unsafe fn accept(state: &mut State, number: u32, wr: &sys::ibv_send_wr) -> Resul
         wr_id: wr.wr_id,
         opcode: wr.opcode,
         signalled: qp.all_signalled || wr.send_flags & sys::IBV_SEND_SIGNALED != 0,
-        solicited: wr.send_flags & sys::IBV_SEND_SOLICITED != 0,
         source,
         imm_data,
         remote,
@@ -214,7 +212,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, wc: 
 
 /// Arms a completion queue. By the specification only later completions raise an event, so the caller must poll once
 /// more after arming.
-pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, _solicited_only: c_int) -> c_int {
     // SAFETY: queues of this table are never freed.
     let context = unsafe { (*cq).context };
     let mut state = world_of(context).lock();
@@ -225,11 +223,6 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_on
     let Some(found) = state.cqs.get_mut(&(cq as usize)) else {
         return state.misused("a completion queue is armed that was destroyed");
     };
-    // Any completion includes the solicited ones, so a later request for solicited ones alone changes nothing.
-    if solicited_only == 0 {
-        found.armed = Some(Notify::Any);
-    } else if found.armed.is_none() {
-        found.armed = Some(Notify::Solicited);
-    }
+    found.armed = true;
     0
 }

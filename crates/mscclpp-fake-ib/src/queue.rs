@@ -73,9 +73,9 @@ pub(crate) unsafe extern "C" fn create_cq(
         channel: (!channel.is_null()).then_some(channel as usize),
         capacity: capacity as usize,
         entries: VecDeque::new(),
-        armed: None,
+        armed: false,
         unacknowledged: 0,
-        overrun: false,
+        failed: false,
     };
     state.cqs.insert(cq as usize, made);
     cq

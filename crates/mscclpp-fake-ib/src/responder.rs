@@ -46,7 +46,7 @@ fn request_error(why: &str) -> Refusal {
 }
 
 pub(crate) fn takes_receive(opcode: sys::ibv_wr_opcode) -> bool {
-    [sys::IBV_WR_RDMA_WRITE_WITH_IMM, sys::IBV_WR_SEND, sys::IBV_WR_SEND_WITH_IMM].contains(&opcode)
+    [sys::IBV_WR_RDMA_WRITE_WITH_IMM, sys::IBV_WR_SEND].contains(&opcode)
 }
 
 impl State {
@@ -68,24 +68,23 @@ impl State {
         let length = data.len() as u32;
         let mut pieces = match request.opcode {
             sys::IBV_WR_ATOMIC_FETCH_AND_ADD => self.add(peer, request)?,
-            sys::IBV_WR_SEND | sys::IBV_WR_SEND_WITH_IMM => self.scatter(peer, &data)?,
+            sys::IBV_WR_SEND => self.scatter(peer, &data)?,
             _ => self.write(peer, request, data, rules.relaxed.then_some(mtu))?,
         };
         if takes_receive(request.opcode) {
             let receive = self.qps.get_mut(&peer).and_then(|qp| qp.receives.pop_front());
-            let with_imm = request.opcode != sys::IBV_WR_SEND;
-            let sent = request.opcode != sys::IBV_WR_RDMA_WRITE_WITH_IMM;
+            let sent = request.opcode == sys::IBV_WR_SEND;
             let wc = sys::ibv_wc {
                 wr_id: receive.map_or(0, |receive| receive.wr_id),
                 opcode: if sent { sys::IBV_WC_RECV } else { sys::IBV_WC_RECV_RDMA_WITH_IMM },
                 byte_len: length,
                 __bindgen_anon_1: sys::ibv_wc__bindgen_ty_1 { imm_data: request.imm_data },
-                wc_flags: if with_imm { sys::IBV_WC_WITH_IMM } else { 0 },
+                wc_flags: if sent { 0 } else { sys::IBV_WC_WITH_IMM },
                 qp_num: peer,
                 src_qp: requester,
                 ..Default::default()
             };
-            let what = Piece::Receive { wc: Box::new(wc), solicited: request.solicited };
+            let what = Piece::Receive(Box::new(wc));
             pieces.push(Landing { what, relaxed: false, elsewhere: false, request: None });
         }
         let early = rules.early_acknowledgement && request.opcode != sys::IBV_WR_ATOMIC_FETCH_AND_ADD;

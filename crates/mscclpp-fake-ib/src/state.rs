@@ -216,16 +216,10 @@ pub(crate) struct Cq {
     pub(crate) channel: Option<usize>,
     pub(crate) capacity: usize,
     pub(crate) entries: VecDeque<Completion>,
-    /// The completions that raise the next event.
-    pub(crate) armed: Option<Notify>,
+    /// Whether the next completion raises an event.
+    pub(crate) armed: bool,
     pub(crate) unacknowledged: u32,
-    pub(crate) overrun: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notify {
-    Any,
-    Solicited,
+    pub(crate) failed: bool,
 }
 
 pub(crate) struct Completion {
@@ -279,7 +273,6 @@ pub(crate) struct Request {
     pub(crate) wr_id: u64,
     pub(crate) opcode: sys::ibv_wr_opcode,
     pub(crate) signalled: bool,
-    pub(crate) solicited: bool,
     pub(crate) source: Source,
     pub(crate) imm_data: u32,
     pub(crate) remote: u64,

@@ -23,7 +23,7 @@ use crate::{
 
 /// The protocol between peers of this transport.
 pub(crate) const PROTOCOL: Protocol =
-    Protocol { name: "mscclpp-ib", title: "InfiniBand", magic: *b"MSIB", version: 4 };
+    Protocol { name: "mscclpp-ib", title: "InfiniBand", magic: *b"MSIB", version: 5 };
 
 /// The part of an endpoint that a peer needs to reach it and to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use mscclpp_core::IbMode;
 use mscclpp_gpu::GpuDirect;
 use mscclpp_verbs_sys::Verbs;
@@ -55,6 +57,14 @@ impl InfiniBandBuilder {
     #[doc(hidden)]
     pub fn gpus_like(mut self, direct: GpuDirect) -> Self {
         self.provider.gpus_like = Some(direct);
+        self
+    }
+
+    /// Calls this instead of a GPU's own flush, before a thread stores a token in host memory. For tests with a
+    /// simulated adapter.
+    #[doc(hidden)]
+    pub fn flush_gpus_by(mut self, flush: impl Fn() + Send + Sync + 'static) -> Self {
+        self.provider.flush_gpus_by = Some(Arc::new(flush));
         self
     }
 

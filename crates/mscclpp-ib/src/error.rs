@@ -93,7 +93,7 @@ pub enum Error {
     /// A peer sent bytes that this transport did not make.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
-        /// The object that the bytes describe: "an endpoint", "a region" or "a queue pair".
+        /// The object that the bytes describe: "an endpoint", "a registered memory" or "a queue pair".
         what: &'static str,
         /// The fault in the bytes.
         problem: &'static str,

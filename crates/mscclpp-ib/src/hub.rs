@@ -8,8 +8,8 @@
 //! 2. A thread that waits for a token may serve the receiving ends that bring it, instead of the hub's thread. One
 //!    thread at a time serves an end, under its lock, which a waiting thread holds for a single round of polling. The
 //!    hub's thread serves an end after each event of it, and from time to time. If it finds the lock held for long,
-//!    it leaves the end to the waiting thread until the next time. Only the hub's thread closes an end, and for that
-//!    it waits for the lock.
+//!    it leaves the end to the waiting thread until the next time. Only the hub's thread closes an end, once no
+//!    other thread serves it.
 //! 3. A receiving end lives as long as its endpoint and the TCP connection over which its queue was opened. The peer
 //!    ends that connection only when everything it sent has completed.
 //! 4. A turn of the thread is bounded, whatever comes meanwhile: it takes the commands that were there when it began,

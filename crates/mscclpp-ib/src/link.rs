@@ -26,7 +26,7 @@ pub(crate) struct IbLink {
 
 impl IbLink {
     pub(crate) fn new(state: Arc<LinkState>, ends: EndpointPair, link: links::Link, hub: Arc<Hub>) -> Self {
-        state.tells_by(link.failures());
+        state.set_failures(link.failures());
         hub.watch_link(&state);
         Self { state, ends, link, hub }
     }

@@ -23,7 +23,7 @@ use crate::{
     ordering::{self, Mapping, Promise},
     region::{LocalRegion, PeerRegion},
     settings::Env,
-    side::{EndpointPair, LinkState, Side},
+    side::{EndpointPair, GpuFlush, LinkState, Side},
 };
 
 /// The transports of this crate, in order.
@@ -48,6 +48,7 @@ pub struct InfiniBand {
     pub(crate) relaxed_ordering: Option<bool>,
     pub(crate) mode: IbMode,
     pub(crate) gpus_like: Option<GpuDirect>,
+    pub(crate) flush_gpus_by: Option<GpuFlush>,
     devices: OnceLock<Result<Devices, String>>,
     hub: Mutex<Weak<Hub>>,
 }
@@ -216,6 +217,7 @@ impl InfiniBand {
             max_waiting: config.max_write_queue_size,
             atomics,
             gpu: gpu.cloned().zip(promise),
+            flush: self.flush_gpus_by.clone(),
         };
         let address = hub.open_endpoint(side.clone())?;
         let name = address.name;

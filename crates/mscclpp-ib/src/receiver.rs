@@ -58,7 +58,8 @@ pub(crate) struct Receiver {
     /// lost.
     is_over: bool,
     words: Arc<WordRegions>,
-    pub(crate) stream: TcpStream,
+    /// The TCP connection over which the queue was opened, which is closed with it.
+    _stream: TcpStream,
     admission: Option<Admission>,
 }
 
@@ -142,7 +143,7 @@ impl Receiver {
             waiter_polls: WaiterPolls::new(),
             is_over: false,
             words,
-            stream: connection.stream,
+            _stream: connection.stream,
             admission: None,
         })
     }
@@ -215,7 +216,7 @@ impl Receiver {
         if let Some(admission) = self.admission.take() {
             let reason =
                 format!("over queue pair {} of {}: {complaint}", self.qp.number(), self.side.adapter.name());
-            admission.refuse(complaint.into(), reason);
+            admission.refuse(complaint.to_string(), reason);
         }
     }
 
@@ -232,7 +233,7 @@ impl Receiver {
             if is_empty {
                 return Ok(Served::All);
             }
-            self.tell()?;
+            self.report_receives()?;
         }
         Ok(Served::Some)
     }
@@ -255,8 +256,8 @@ impl Receiver {
 
     fn take(&mut self, completion: &Completion) -> Result<(), Option<Complaint>> {
         if Status(completion.status) != Status::SUCCESS {
-            // A flushed receive counts too: this side has not closed the queue, and the peer's end does not flush it
-            // when it closes.
+            // A flushed receive is a failure, too: receives are flushed only if this queue pair has failed. Neither
+            // destroying it here nor the end of the peer's queue pair flushes them.
             let (status, remedy) = Status(completion.status).explain();
             let vendor = completion.vendor;
             self.report_broken(&format!(
@@ -269,9 +270,8 @@ impl Receiver {
             return Ok(());
         }
         let select = self.read(completion).ok_or(Complaint::Message)?;
-        if let Some((gpu, _)) = self.side.gpu.as_ref().filter(|_| self.flushes) {
-            gpu.flush_gpu_direct_writes(false)
-                .map_err(|error| self.give_up(&Error::Incompatible(error.to_string())))?;
+        if self.flushes {
+            self.side.flush_gpu().map_err(|error| self.give_up(&error))?;
         }
         let Select { region, offset, value } = select;
         self.words.raise(region, offset, value)?;
@@ -298,7 +298,7 @@ impl Receiver {
     }
 
     /// Notifies the peer how many receives were posted again, once there are many.
-    fn tell(&mut self) -> Result<(), Option<Complaint>> {
+    fn report_receives(&mut self) -> Result<(), Option<Complaint>> {
         let Some(memory) = &self.memory else { return Ok(()) };
         if self.is_telling || (self.again - self.told) * 2 < memory.places.len() as u64 {
             return Ok(());

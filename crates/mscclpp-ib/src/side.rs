@@ -8,7 +8,6 @@ use mscclpp_net::links::{Failures, LinkEnd, LinkEvents, Name};
 
 use crate::{
     adapter::{Adapter, Port, Reliability},
-    complaint::Complaint,
     error::Error,
     ordering::{self, Promise, SignalMode, TokenPlan},
 };
@@ -33,12 +32,26 @@ pub(crate) struct Side {
     pub(crate) atomics: bool,
     /// The GPU, and what it promises; `None` for a CPU, and for a simulated device, whose memory is that of the host.
     pub(crate) gpu: Option<(Gpu, Promise)>,
+    /// The function that takes the place of the GPU's own flush.
+    pub(crate) flush: Option<GpuFlush>,
 }
+
+pub(crate) type GpuFlush = Arc<dyn Fn() + Send + Sync>;
 
 impl Side {
     /// Returns where tokens of this side are, and what is done before one is stored, if signals travel by `mode`.
     pub(crate) fn tokens(&self, mode: SignalMode) -> TokenPlan {
         self.gpu.as_ref().map_or(TokenPlan::OnDevice, |(_, promise)| ordering::plan(*promise, mode))
+    }
+
+    /// Makes everything that has arrived visible to the GPU.
+    pub(crate) fn flush_gpu(&self) -> Result<(), Error> {
+        if let Some(flush) = &self.flush {
+            flush();
+        } else if let Some((gpu, _)) = &self.gpu {
+            gpu.flush_gpu_direct_writes(false).map_err(|error| Error::Incompatible(error.to_string()))?;
+        }
+        Ok(())
     }
 }
 
@@ -56,7 +69,7 @@ impl LinkState {
     }
 
     /// Sets the handle by which the peer is notified that this side fails.
-    pub(crate) fn tells_by(&self, failures: Failures) {
+    pub(crate) fn set_failures(&self, failures: Failures) {
         let _ = self.failures.set(failures);
     }
 
@@ -98,10 +111,11 @@ impl LinkEvents for LinkState {
             LinkEnd::Goodbye => self.monitor.closed(),
             LinkEnd::Lost(reason) => self.monitor.lost(reason),
             LinkEnd::Failed(reason) => self.monitor.peer_failed(&reason),
-            LinkEnd::Refused { complaint, .. } => {
-                self.fail(Error::Refused { reason: Complaint::from(complaint).to_string() });
+            LinkEnd::Refused { reason, .. } => {
+                self.fail(Error::Refused { reason: LinkMonitor::printable(&reason) });
             }
-            other => self.fail(Error::Refused { reason: other.to_string() }),
+            LinkEnd::System(error) => self.fail(error.into()),
+            other => self.fail(Error::Incompatible(other.to_string())),
         }
     }
 }

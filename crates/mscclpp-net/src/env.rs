@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use mscclpp_os::env::host_id;
-pub use mscclpp_os::env::{BadVariable, text};
+pub use mscclpp_os::env::{BadVariable, switch, text};
 
 use crate::interface::Family;
 

@@ -25,6 +25,27 @@ pub fn host_id(lookup: impl FnOnce(&'static str) -> Option<OsString>) -> Result<
     text(NAME, value, allowed, |v| v.len() <= 256 && !v.chars().any(char::is_control))
 }
 
+/// Reads a variable that says yes or no, in small or large letters. An empty value counts as unset.
+///
+/// # Errors
+/// Fails if the value is something else.
+///
+/// ```
+/// # use mscclpp_os::env::switch;
+/// assert_eq!(switch("A_SWITCH", Some("True".into())), Ok(Some(true)));
+/// assert_eq!(switch("A_SWITCH", Some("0".into())), Ok(Some(false)));
+/// assert_eq!(switch("A_SWITCH", Some("".into())), Ok(None));
+/// let text = switch("A_SWITCH", Some("maybe".into())).unwrap_err().to_string();
+/// assert_eq!(text, r#"A_SWITCH="maybe" is not valid: 0, 1, false or true"#);
+/// ```
+pub fn switch(variable: &'static str, value: Option<OsString>) -> Result<Option<bool>, BadVariable> {
+    let is = |text: &str, words: [&str; 2]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    let (yes, no) = (["1", "true"], ["0", "false"]);
+    let value = value.filter(|value| !value.is_empty());
+    let value = text(variable, value, "0, 1, false or true", |text| is(text, yes) || is(text, no))?;
+    Ok(value.map(|text| is(&text, yes)))
+}
+
 /// Reads a variable whose value is a text of a certain form.
 ///
 /// # Errors

@@ -12,8 +12,7 @@ use crate::{
 /// A channel that signals and that copies between any memories of its [`ProxyService`](crate::ProxyService). Cheap to clone.
 #[derive(Clone)]
 pub struct BasePortChannel {
-    /// The semaphore, and the service, which keeps the memory that the handle points to.
-    parts: Arc<Parts<()>>,
+    parts: Arc<Parts>,
     handle: BasePortChannelHandle,
 }
 
@@ -21,19 +20,19 @@ pub struct BasePortChannel {
 #[derive(Clone)]
 pub struct PortChannel {
     base: BasePortChannel,
-    /// The parts of the base, and the route, which keeps the two memories.
-    parts: Arc<Parts<Route>>,
     handle: PortChannelHandle,
 }
 
 /// The parts of a channel, which launches keep alive, whoever drops the channel.
-struct Parts<T> {
+struct Parts {
     semaphore: Semaphore,
+    /// The service, which keeps the memory that the handle points to.
     service: Arc<ServiceState>,
-    route: T,
+    /// The route of a [`PortChannel`], which keeps the two memories.
+    route: Option<Route>,
 }
 
-impl<T: Send + Sync> KernelObject for Parts<T> {
+impl KernelObject for Parts {
     fn peers(&self) -> Vec<String> {
         self.service.idle_service().into_iter().chain([self.semaphore.connection().label()]).collect()
     }
@@ -52,7 +51,7 @@ impl<T: Send + Sync> KernelObject for Parts<T> {
 }
 
 impl BasePortChannel {
-    pub(crate) fn new(service: &Arc<ServiceState>, id: SemaphoreId) -> Result<Self> {
+    pub(crate) fn new(service: &Arc<ServiceState>, id: SemaphoreId, route: Option<Route>) -> Result<Self> {
         let entry = service.semaphores.find("semaphore", id.raw())?;
         let connection = service.connections.find("connection", entry.connection)?;
         let direct_token = HostToDeviceSemaphoreHandle::direct_token(&entry.semaphore);
@@ -69,7 +68,7 @@ impl BasePortChannel {
             semaphore_id: id,
             reserved: 0,
         };
-        let parts = Parts { semaphore: entry.semaphore.clone(), service: service.clone(), route: () };
+        let parts = Parts { semaphore: entry.semaphore.clone(), service: service.clone(), route };
         Ok(Self { parts: Arc::new(parts), handle })
     }
 
@@ -103,9 +102,9 @@ impl PortChannel {
         dst: MemoryId,
         src: MemoryId,
     ) -> Result<Self> {
-        let base = BasePortChannel::new(service, id)?;
         let memory = |id: MemoryId| service.memories.find("memory", id.raw());
-        let route = Route::new(base.semaphore().connection(), memory(dst)?, memory(src)?)?;
+        let semaphore = &service.semaphores.find("semaphore", id.raw())?.semaphore;
+        let route = Route::new(semaphore.connection(), memory(dst)?, memory(src)?)?;
         let [dst_size, src_size] = route.sizes();
         // The service's device is the connection's, as `add_semaphore` has checked. Its kernels need not reach the
         // memory of another device, or of the host; the proxy reaches it.
@@ -114,6 +113,7 @@ impl PortChannel {
         let near = |bytes| if is_near { bytes } else { 0 };
         let dst_ptr = route.dst_ptr().filter(|_| is_near);
         let src_ptr = memory(src)?.data().filter(|_| is_near);
+        let base = BasePortChannel::new(service, id, Some(route))?;
         let handle = PortChannelHandle {
             base: base.handle,
             dst,
@@ -125,8 +125,7 @@ impl PortChannel {
             direct_put_max: near(service.direct_put_max),
             bulk_put_max: near(service.bulk_put_max),
         };
-        let parts = Parts { semaphore: base.semaphore().clone(), service: service.clone(), route };
-        Ok(Self { base, parts: Arc::new(parts), handle })
+        Ok(Self { base, handle })
     }
 
     /// The channel's semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
@@ -136,7 +135,7 @@ impl PortChannel {
     }
 
     pub(crate) fn owner(&self) -> Owner {
-        self.parts.clone()
+        self.base.owner()
     }
 
     /// The same channel without its memories.
@@ -156,4 +155,4 @@ impl PortChannel {
 
 mscclpp_os::debug_fields!(BasePortChannel, |this| semaphore: this.semaphore(), ..);
 
-mscclpp_os::debug_fields!(PortChannel, |this| semaphore: this.semaphore(), route: this.parts.route, ..);
+mscclpp_os::debug_fields!(PortChannel, |this| semaphore: this.semaphore(), route: this.base.parts.route, ..);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_core::{Connection, SendQueue, WeakConnection};
+use mscclpp_core::{Connection, SendQueue};
 use mscclpp_gpu::{DevicePtr, Gpu, PinnedBuffer};
 use parking_lot::Mutex;
 
@@ -19,7 +19,6 @@ pub(crate) const COMPLETED: u64 = 128;
 /// A connection in a service.
 pub(crate) struct ServiceConnection {
     pub(crate) connection: Connection,
-    known_as: WeakConnection,
     /// The connection's queue, until the proxy's thread takes it at the first trigger.
     pub(crate) queue: Mutex<Option<SendQueue>>,
     /// The address in device memory of the last pushed position and the counts of direct operations.
@@ -47,16 +46,11 @@ impl ServiceConnection {
         };
         Ok(Self {
             connection: connection.clone(),
-            known_as: connection.downgrade(),
             queue: Mutex::new(Some(queue)),
             last_pushed: words,
             completed,
             counts: Counts::new(),
         })
-    }
-
-    pub(crate) fn is_of(&self, connection: &Connection) -> bool {
-        self.known_as.is(connection)
     }
 }
 

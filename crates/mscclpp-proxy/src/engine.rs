@@ -109,10 +109,12 @@ impl Engine {
             })?;
             queue.write(route, trigger.dst_offset(), trigger.src_offset(), trigger.size())?;
         }
-        // If no kernel looks at the completion before it flushes, asking for it after a signal would be wasted.
+        // A completion is asked for after a signal only if kernels may act directly: no other kernel reads the completed
+        // position before it flushes.
         let signals = kind.has(TriggerKind::FLAG);
         let asks = kind.has(TriggerKind::SYNC) || (signals && connection.is_looked_at);
-        // This comes before anybody can learn that the trigger is done: whoever does finds it counted.
+        // The trigger is counted before it is given to the queue, so a thread that learns that it is complete finds it
+        // in the counts.
         if let Some(shared) = state.connections.get(number as u32) {
             shared.counts.note(trigger, position, asks);
         }

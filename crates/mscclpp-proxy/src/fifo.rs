@@ -168,7 +168,8 @@ impl Fifo {
     }
 
     /// Whether a trigger after the next one has already been pushed, so that the next one is about to come.
-    pub(crate) fn is_pushed_beyond(&mut self) -> bool {
+    #[doc(hidden)]
+    pub fn is_pushed_beyond(&mut self) -> bool {
         let (ring, tail) = (self.memories.ring(), self.position);
         ring.is_some_and(|ring| (tail + 1..tail + self.size()).any(|position| ring.front(position).is_some()))
     }
@@ -251,7 +252,7 @@ impl FifoShared {
 
 impl Memories {
     fn tail(&self) -> FifoPosition {
-        FifoPosition::from_raw(self.ring().map_or(0, |ring| ring.tail.load(Ordering::Relaxed)))
+        FifoPosition::from_raw(self.ring().map_or(0, |ring| ring.tail.load(Ordering::Acquire)))
     }
 
     fn has_waiting(&self) -> bool {
@@ -291,115 +292,3 @@ impl fmt::Debug for Fifo {
 }
 
 mscclpp_os::debug_fields!(FifoShared, |this| size: this.size(), tail: this.tail().raw(), ..);
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
-
-    use super::*;
-
-    fn fifo(size: u64) -> Result<Fifo> {
-        Fifo::new(&Platform::Sim.gpu(0)?, size)
-    }
-
-    fn numbered(n: u64) -> ProxyTrigger {
-        ProxyTrigger { fst: n, snd: !n >> 1 }
-    }
-
-    const CALLS: KernelSource<'static> = KernelSource::new(
-        "fifo_calls.cu",
-        r#"
-        #include <mscclpp/fifo_device.hpp>
-
-        // Push, poll or sync, by one thread; what it returns.
-        extern "C" __global__ void call(mscclpp::FifoDeviceHandle fifo, int what, uint64_t first, uint64_t second,
-                                        int64_t spins, uint64_t* result) {
-          if (what == 0) *result = fifo.push(mscclpp::ProxyTrigger{first, second}, spins);
-          if (what == 1) *result = fifo.poll(first);
-          if (what == 2) *result = fifo.sync(first, spins);
-        }
-        "#,
-    );
-
-    fn call(fifo: &Fifo, what: i32, [first, second]: [u64; 2], spins: i64) -> u64 {
-        let gpu = Platform::Sim.gpu(0).unwrap();
-        let (stream, result) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
-        let kernel = Module::load(&gpu, &CALLS).unwrap().kernel("call").unwrap();
-        let args =
-            KernelArgs::new().with(fifo.device_handle()).with(what).with(first).with(second).with(spins);
-        // SAFETY: the kernel's arguments; the FIFO and the word live until the stream has been waited for.
-        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args.with(result.ptr())).unwrap() };
-        stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
-        let mut bytes = [0; 8];
-        result.read(0, &mut bytes).unwrap();
-        u64::from_ne_bytes(bytes)
-    }
-
-    fn push(fifo: &Fifo, n: u64, spins: i64) -> FifoPosition {
-        FifoPosition::from_raw(call(fifo, 0, [numbered(n).fst, numbered(n).snd], spins))
-    }
-
-    fn is_taken(fifo: &Fifo, position: u64) -> bool {
-        call(fifo, 1, [position, 0], 0) == 1
-    }
-
-    fn sync(fifo: &Fifo, position: u64, spins: i64) -> bool {
-        call(fifo, 2, [position, 0], spins) == 1
-    }
-
-    #[test]
-    fn sizes_are_powers_of_two_within_limits() {
-        for size in [0, 1, 3, 511, 8192, u64::MAX] {
-            assert!(fifo(size).unwrap_err().to_string().contains(&size.to_string()));
-        }
-        for size in [2, 512, 4096] {
-            assert_eq!(fifo(size).unwrap().size(), size);
-        }
-    }
-
-    #[test]
-    fn lap_after_lap_in_order() {
-        let mut fifo = fifo(4).unwrap();
-        for n in (0..40).step_by(2) {
-            assert_eq!([push(&fifo, n, -1), push(&fifo, n + 1, -1)].map(FifoPosition::raw), [n, n + 1]);
-            assert!(!is_taken(&fifo, n));
-            assert!(!sync(&fifo, n, 5), "a sync that runs out of polls");
-            for k in [n, n + 1] {
-                assert_eq!((fifo.tail().raw(), fifo.poll()), (k, Some(numbered(k))));
-                fifo.pop();
-                assert!(is_taken(&fifo, k) && sync(&fifo, k, 0));
-            }
-            assert_eq!(fifo.poll(), None);
-        }
-    }
-
-    #[test]
-    fn a_push_that_gives_up_poisons() {
-        let mut fifo = fifo(2).unwrap();
-        assert_eq!([0, 1].map(|n| push(&fifo, n, 0).raw()), [0, 1]);
-        assert_eq!(push(&fifo, 2, 10), FifoHandle::FAILED);
-        // Triggers before the hole still count.
-        for n in [0, 1] {
-            fifo.check().unwrap();
-            assert_eq!(fifo.poll(), Some(numbered(n)));
-            fifo.pop();
-        }
-        assert!(matches!(fifo.check(), Err(Error::Poisoned { position }) if position.raw() == 2));
-        assert!(!fifo.is_pushed_beyond());
-        // A slot is free, but the proxy cannot get to it.
-        assert_eq!(push(&fifo, 3, -1).raw(), 3);
-        assert!(fifo.is_pushed_beyond());
-        assert_eq!(push(&fifo, 4, -1), FifoHandle::FAILED);
-    }
-
-    #[test]
-    fn an_abort_ends_waits() {
-        let fifo = fifo(2).unwrap();
-        fifo.abort();
-        assert_eq!(push(&fifo, 0, -1).raw(), 0);
-        assert!(!sync(&fifo, 0, -1));
-        assert_eq!((push(&fifo, 1, -1).raw(), push(&fifo, 2, -1)), (1, FifoHandle::FAILED));
-    }
-}

@@ -120,7 +120,7 @@ mod tests {
 
     /// Checks that the first look is due at once, and the next ones when a millisecond has passed and not before.
     #[test]
-    fn all_is_looked_after_also_without_naps() {
+    fn checks_come_every_millisecond_without_naps() {
         let mut idle = Idle::new(IdlePolicy::NEVER_SLEEP);
         // Returns moments before and after the next look.
         let mut next = || {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_to_do_ends_a_nap_and_not_the_looks() {
+    fn work_resets_the_polls_but_not_the_checks() {
         let mut idle = Idle::new(IdlePolicy { spin: Duration::ZERO, ..IdlePolicy::of(Platform::Sim) });
         let looks = (0..10_000).filter(|_| {
             idle.reset();

@@ -36,8 +36,9 @@ pub trait BaseProxyService: Send + Sync {
 ///
 /// # Order
 /// The triggers of all channels go through one FIFO. Those of one connection are carried out in order. Connections do
-/// not wait for each other: if the transport of one is full, up to 512 of its triggers are set aside, and carried out
-/// when there is room. If two services share a connection, there is no order between them.
+/// not wait for each other: if the transport of one is full, triggers with up to 1536 operations together are set aside
+/// (a put, a signal and a report of completion are one each), and carried out when there is room. If two services share
+/// a connection, there is no order between them.
 ///
 /// # Keep it
 /// A service serves from [`ProxyService::start_proxy`] until it is stopped or dropped, even if its channels live
@@ -250,7 +251,8 @@ impl ProxyService {
         state.check_device(connection)?;
         let id = state.semaphores.add(|_| {
             // Connections are only added under the lock that this runs under.
-            let known = (0..).zip(state.connections.iter()).find(|(_, known)| known.is_of(connection));
+            let known =
+                (0..).zip(state.connections.iter()).find(|(_, known)| known.connection.is(connection));
             // The same holds here: the numbers of semaphores that were added do not change.
             let same = (0..).zip(state.semaphores.iter()).find(|(_, added)| added.semaphore.is(semaphore));
             let signaller = match same {
@@ -310,7 +312,7 @@ impl ProxyService {
     /// [`Error::UnknownId`] if there is no such semaphore.
     pub fn base_port_channel(&self, semaphore: SemaphoreId) -> Result<BasePortChannel> {
         self.proxy.here()?;
-        BasePortChannel::new(&self.state, semaphore)
+        BasePortChannel::new(&self.state, semaphore, None)
     }
 
     /// Makes a channel between two memories: `dst` is the peer's, and `src` one of this process. Maps the peer's

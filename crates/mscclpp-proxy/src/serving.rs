@@ -153,16 +153,13 @@ impl<H: ProxyHandler> ProxyState<H> {
                 let end = fifo.tail() + fifo.size();
                 drain = Some(Drain { since: Instant::now(), end, finishing: false });
             }
-            if is_full {
-                // Another thread makes room.
-                thread::yield_now();
-            }
-            if trigger.is_some() {
-                continue;
-            }
-            let is_due = if progress == Progress::Busy {
+            // Checks do not wait until there are no triggers: the first one may wait for room for ever.
+            let is_due = if progress == Progress::Busy || trigger.is_some() {
                 idle.reset();
-                thread::yield_now();
+                if is_full || trigger.is_none() {
+                    // Another thread makes room, or completes what is under way.
+                    thread::yield_now();
+                }
                 idle.is_due(Instant::now())
             } else {
                 idle.pause()

@@ -118,7 +118,7 @@ impl ServiceState {
         }
     }
 
-    /// Returns the error that the proxy failed with, or one of the semaphores.
+    /// Returns the error of the proxy, or else that of the first semaphore that has failed.
     pub(crate) fn failure(&self) -> Option<Error> {
         let of_semaphore = |entry: &SemaphoreEntry| match entry.semaphore.failure() {
             Some(mscclpp_core::Error::PeerClosed { .. }) => None,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_the_thread_is_so_when_it_is_started_and_stopped_at_once() {
+    fn the_serving_state_matches_the_thread_after_a_start_and_a_stop_at_once() {
         let service = service();
         for _ in 0..100 {
             thread::scope(|scope| {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_fails_is_none() {
+    fn a_start_that_fails_leaves_the_service_not_started() {
         let service = service();
         service.abort("enough");
         service.start_proxy(true).unwrap_err();

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The work of a [`ProxyService`] so far. The fields are read one after the other, at nearly the same time.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ServiceStats {
     /// The number of triggers that were carried out.
@@ -106,14 +106,7 @@ impl ProxyService {
     pub fn stats(&self) -> ServiceStats {
         match self.proxy.here() {
             Ok(()) => self.state.stats(self.health().err()),
-            Err(forked) => ServiceStats {
-                triggers: 0,
-                total: TrafficStats::default(),
-                queue_depth: None,
-                oldest_pending_flush: None,
-                last_error: Some(forked),
-                connections: Vec::new(),
-            },
+            Err(forked) => ServiceStats { last_error: Some(forked), ..ServiceStats::default() },
         }
     }
 }

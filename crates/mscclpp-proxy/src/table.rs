@@ -46,9 +46,9 @@ impl<T> Table<T> {
     }
 
     /// The same as [`Table::get`], but an error if there is no such entry; `what` names an entry in it, in the
-    /// singular.
+    /// singular. Takes no lock.
     pub(crate) fn find(&self, what: &'static str, id: u32) -> Result<&T> {
-        self.get(id).ok_or_else(|| Error::UnknownId { what, id, count: *self.len.lock() as u64 })
+        self.get(id).ok_or_else(|| Error::UnknownId { what, id, count: self.iter().count() as u64 })
     }
 
     /// Returns all entries, in their order.
@@ -81,5 +81,15 @@ mod tests {
         );
         assert!(table.next(1).is_err() && table.next(0).is_ok());
         assert!(matches!(table.find("thing", 3), Err(Error::UnknownId { id: 3, count: 3, .. })));
+    }
+
+    #[test]
+    fn an_unknown_number_is_found_while_an_entry_is_made() {
+        let table = Table::new("things", 3);
+        let number = table.add(|_| {
+            assert!(matches!(table.find("thing", 2), Err(Error::UnknownId { id: 2, count: 0, .. })));
+            Ok(())
+        });
+        assert_eq!(number.unwrap(), 0);
     }
 }

@@ -20,7 +20,7 @@ use mscclpp_core::{Context, Transport, provider::TokenMemory};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_ethernet::Ethernet;
 use mscclpp_gpu::DeviceBuffer;
-use mscclpp_proxy::PortChannel;
+use mscclpp_proxy::{PortChannel, ProxyTrigger};
 use mscclpp_test_support::{Lines, until};
 use suite::{
     Pair, Setup, Side,
@@ -43,32 +43,36 @@ fn main() {
     // All cases run again over queues that are full all the time, and with tokens in host memory.
     let limited =
         TestPost::open(Reach::Nothing).expect("a hub").limited_to(4).with_tokens(TokenMemory::PinnedHost);
-    trials.extend(suite::trials("FullAtFour::", &setup_of(&limited, Reach::Nothing)));
-    trials.push(Trial::test("a_run_of_triggers_is_one_batch", || {
-        a_run_of_triggers_is_one_batch();
-        Ok(())
-    }));
-    trials.push(Trial::test("others_go_on_while_a_connection_is_full", || {
-        others_go_on_while_a_connection_is_full();
-        Ok(())
-    }));
-    trials.push(Trial::test("a_stop_that_takes_long_names_the_peer", || {
-        a_stop_that_takes_long_names_the_peer();
-        Ok(())
+    let limited = Setup { many_puts: 1 << 14, ..setup_of(&limited, Reach::Nothing) };
+    trials.extend(suite::trials("FullAtFour::", &limited));
+    let cases: [(&str, fn()); 4] = [
+        ("a_run_of_triggers_is_one_batch", a_run_of_triggers_is_one_batch),
+        ("others_go_on_while_a_connection_is_full", others_go_on_while_a_connection_is_full),
+        (
+            "a_failed_peer_is_seen_while_a_connection_is_full",
+            a_failed_peer_is_seen_while_a_connection_is_full,
+        ),
+        ("a_stop_that_takes_long_names_the_peer", a_stop_that_takes_long_names_the_peer),
+    ];
+    trials.extend(cases.map(|(name, case)| {
+        Trial::test(name, move || {
+            case();
+            Ok(())
+        })
     }));
     let cuda_ipc = Setup {
         builder: Arc::new(|| Context::builder().provider(CudaIpc::new())),
         transport: Transport::CUDA_IPC,
         reach: [true, true],
         queue_size: None,
-        many_puts: 1 << 20,
+        many_puts: 1 << 18,
     };
     let ethernet = Setup {
         builder: Arc::new(|| Context::builder().provider(Ethernet::new())),
         transport: Transport::ETHERNET,
         reach: [false, false],
         queue_size: None,
-        many_puts: 1 << 17,
+        many_puts: 1 << 16,
     };
     trials.extend(suite::trials("cuda_ipc::", &cuda_ipc));
     trials.extend(suite::trials("ethernet::", &ethernet));
@@ -107,7 +111,7 @@ fn setup_of(post: &TestPost, reach: Reach) -> Setup {
         transport: TestPost::TRANSPORT,
         reach: [reach != Reach::Nothing, reach == Reach::Atomics],
         queue_size: None,
-        many_puts: 1 << 17,
+        many_puts: if reach == Reach::Nothing { 1 << 17 } else { 1 << 14 },
     }
 }
 
@@ -197,6 +201,23 @@ fn others_go_on_while_a_connection_is_full() {
     assert!(there.bytes()[..LEN as usize] == noise);
     service.stop_proxy().unwrap();
     assert_eq!(service.stats().connections[1].waiting, 0);
+}
+
+/// Tests one service with two connections. The transport of one carries nothing out, so that the first trigger in the
+/// FIFO waits for room. Meanwhile the peer of the other connection fails.
+fn a_failed_peer_is_seen_while_a_connection_is_full() {
+    const LEN: u64 = 4096;
+    let reach = Reach::Nothing;
+    let (held, free) =
+        (TestPost::open(reach).expect("a hub").limited_to(4), TestPost::open(reach).expect("a hub"));
+    let (pair, Second { channel, there, _buffer, .. }) = pair_and_second(&free, &held, reach, LEN);
+    let [side, peer] = &pair.sides;
+    held.hold(true);
+    assert_eq!(Thread::of(&side.kernels, &channel).put_many(1600, 8, 1), 1600);
+    peer.thread().push(ProxyTrigger::default(), -1);
+    until("the end of the service", || !side.service.is_running());
+    until("the news", || there.connection.check().is_err());
+    held.hold(false);
 }
 
 /// Tests one service with two connections. While the transport of one carries nothing out, flushes on the other

@@ -105,7 +105,7 @@ impl Acceptor for Receivers {
 fn report(end: End, admission: Admission) {
     match end {
         // The peer sent something wrong, and may not know it.
-        End::Fault(fault) => admission.refuse(fault.complaint(), fault.to_string()),
+        End::Fault(fault) => admission.refuse(fault.to_string(), fault.to_string()),
         // Either the peer dropped its queue, and everything has arrived; or the endpoint here was closed, and the link has said
         // goodbye, or ends with this process.
         End::Goodbye | End::Closed => {}

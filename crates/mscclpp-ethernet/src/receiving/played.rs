@@ -1,18 +1,10 @@
 //! A receiving end in memory: the code that runs on sockets, fed by a test or a fuzzer instead.
 
-use std::{
-    collections::VecDeque,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use fastrand::Rng;
-use mscclpp_core::{
-    Context, EndpointConfig, Error, LinkMonitor, MemoryRegion, RegionInfo, RegisteredMemory, Result,
-    Transport, TransportFlags,
-    provider::{Ends, Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
-};
-use mscclpp_gpu::{DevicePtr, Gpu, Platform};
+use mscclpp_core::MemoryRegion;
+use mscclpp_gpu::DevicePtr;
 use mscclpp_net::links::header::{Inbound, Outbound, SealKey};
 
 use crate::{
@@ -64,8 +56,6 @@ pub(crate) struct Stage {
     memory: Box<[u64]>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) region: Arc<MemoryRegion>,
-    // This is dropped before the memory.
-    _registered: RegisteredMemory,
 }
 
 /// The region's length in bytes.
@@ -80,17 +70,12 @@ impl Stage {
     pub(crate) fn new() -> Self {
         let mut memory = vec![PATTERN; (2 * GUARD + LEN as usize) / 8].into_boxed_slice();
         memory[GUARD / 8..][..LEN as usize / 8].fill(0);
-        let catcher = Catcher::default();
-        let context = Context::builder().provider(catcher.clone()).platform(Platform::Sim).build();
         let start = DevicePtr(memory.as_mut_ptr().addr() as u64 + GUARD as u64);
-        // SAFETY: the memory is kept beside the registration.
-        let registered = unsafe { context.register_memory(start, LEN, Transport::ETHERNET) };
-        let registered = registered.expect("host memory can be registered");
-        let caught = catcher.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let region = caught.expect("the provider was asked");
+        // SAFETY: the memory is kept beside the region.
+        let region = unsafe { MemoryRegion::of_host(start, LEN) }.expect("random numbers");
         let regions = Arc::new(Regions::default());
         regions.register(&region);
-        Self { memory, regions, region, _registered: registered }
+        Self { memory, regions, region }
     }
 
     /// Plays `bytes` to a receiving end. Returns how receiving ended, and the answers.
@@ -126,44 +111,5 @@ impl Stage {
             "memory outside the region was written"
         );
         region.iter().flat_map(|word| word.to_ne_bytes()).collect()
-    }
-}
-
-/// A provider that only catches the region it is asked to register.
-#[derive(Clone, Default)]
-struct Catcher(Arc<Mutex<Vec<Arc<MemoryRegion>>>>);
-
-struct Caught;
-
-impl Registration for Caught {
-    fn blob(&self) -> &[u8] {
-        &[]
-    }
-}
-
-fn nothing<T>() -> Result<T> {
-    Err(Error::InvalidArgument("this provider only registers".to_owned()))
-}
-
-impl TransportProvider for Catcher {
-    fn transports(&self) -> TransportFlags {
-        Transport::ETHERNET.into()
-    }
-
-    fn open_endpoint(&self, _: &EndpointConfig, _: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
-        nothing()
-    }
-
-    fn register(&self, _: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(region.clone());
-        Ok(Arc::new(Caught))
-    }
-
-    fn import(&self, _: &RegionInfo<'_>, _: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
-        nothing()
-    }
-
-    fn connect(&self, _: Ends<'_>, _: LinkMonitor) -> Result<Arc<dyn Link>> {
-        nothing()
     }
 }

@@ -46,21 +46,18 @@ pub(super) struct SendConnection {
     driver: OnceLock<Thread>,
 }
 
-/// A task that the owner hands to the driver. It keeps the memory until it is done.
-pub(super) enum Work {
-    Write {
-        region: u64,
-        offset: u64,
-        source: SourceRange,
-        checksum: bool,
-    },
-    Control(Frame),
-    /// The rest of a frame that the owner began to send.
-    Rest {
-        header: Header,
-        sent: usize,
-        source: Option<SourceRange>,
-    },
+/// A task that the owner hands to the driver: a frame, and its data, of which it keeps the memory until it is done.
+pub(super) struct Work {
+    pub(super) head: Head,
+    pub(super) source: Option<SourceRange>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Head {
+    /// A frame that is sealed when it is sent, because its checksum is known only when its data is.
+    Frame { frame: Frame, checksum: bool },
+    /// A header that was sealed and partly sent.
+    Begun { header: Header, sent: usize },
 }
 
 /// A range of registered memory.
@@ -115,7 +112,7 @@ impl SendConnection {
         }
     }
 
-    pub(super) fn is_driven_by(&self, thread: Thread) {
+    pub(super) fn set_driver(&self, thread: Thread) {
         // The code that starts the driver sets the thread, and does so once.
         let _ = self.driver.set(thread);
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use mscclpp_core::Error as CoreError;
-use mscclpp_net::links::header::{HEADER, Header};
+use mscclpp_net::links::header::HEADER;
 use mscclpp_os::waiting::Backoff;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -21,7 +21,7 @@ use crate::{
     staging::{self, Staging},
 };
 
-use super::connection::{BACKLOG, SendConnection, SourceRange, Work};
+use super::connection::{BACKLOG, Head, SendConnection, SourceRange, Work};
 
 /// The most bytes of data behind one header.
 const MAX_FRAME: u64 = 1 << 20;
@@ -59,13 +59,6 @@ struct Prepared {
     last: bool,
 }
 
-enum Head {
-    /// A frame that is sealed when it is sent, because its checksum is known only when its data is.
-    Frame { frame: Frame, checksum: bool },
-    /// A header that was sealed and partly sent.
-    Begun { header: Header, sent: usize },
-}
-
 enum Data {
     None,
     Host(SourceRange),
@@ -101,7 +94,7 @@ impl Driver {
 
     pub(super) fn run(mut self) {
         match self.drive() {
-            Ok(()) => self.part(),
+            Ok(()) => self.close_gently(),
             Err(Stop::Broken) => self.connection.cut(),
             Err(Stop::Io(error)) => self.connection.fail(format!("sending to it failed: {error}")),
             Err(Stop::Ended) => self.connection.fail("it ended the connection".to_owned()),
@@ -138,26 +131,17 @@ impl Driver {
                 let mut backlog = self.connection.backlog.lock();
                 std::mem::swap(&mut self.works, &mut backlog);
             }
-            let Some(work) = self.works.front() else { return Ok(()) };
-            let prepared = match work {
-                Work::Control(frame) => Prepared {
-                    head: Head::Frame { frame: *frame, checksum: false },
-                    data: Data::None,
-                    last: true,
-                },
-                Work::Rest { header, sent, source } => Prepared {
-                    head: Head::Begun { header: *header, sent: *sent },
-                    data: source.clone().map_or(Data::None, Data::Host),
-                    last: true,
-                },
-                Work::Write { region, offset, source, checksum } => {
-                    let (region, offset, checksum) = (*region, *offset, *checksum);
-                    let (at, source) = (self.cut, source.clone());
+            let Some(Work { head, source }) = self.works.front() else { return Ok(()) };
+            let prepared = match (*head, source.clone()) {
+                // A write that has not begun is cut.
+                (Head::Frame { frame: Frame::Write { region, offset, .. }, checksum }, Some(source)) => {
+                    let at = self.cut;
                     let Some((len, data)) = self.cut_off(&source, at)? else { return Ok(()) };
                     self.cut = at + len;
                     let frame = Frame::Write { region, offset: offset + at, len, checksum: None };
                     Prepared { head: Head::Frame { frame, checksum }, data, last: self.cut == source.len }
                 }
+                (head, source) => Prepared { head, data: source.map_or(Data::None, Data::Host), last: true },
             };
             if prepared.last {
                 self.works.pop_front();
@@ -338,7 +322,7 @@ impl Driver {
 
     /// Shuts sending down, and waits until the peer has received everything: closing a socket with unread answers would cut
     /// off data that is on its way.
-    fn part(&self) {
+    fn close_gently(&self) {
         let stream = &self.connection.stream;
         let deadline = Instant::now() + DRAIN;
         let mut answers = [0; 256];

@@ -25,7 +25,7 @@ use crate::{
 };
 
 use super::{
-    connection::{BACKLOG, SendConnection, Sent, SourceRange, Work},
+    connection::{BACKLOG, Head, SendConnection, Sent, SourceRange, Work},
     driver::{Driver, LOOK},
 };
 
@@ -53,9 +53,9 @@ pub(crate) fn open(
         .name("mscclpp-eth-out".to_owned())
         .spawn(move || driver.run())
         .during("starting the thread that helps a queue to send")?;
-    connection.is_driven_by(thread.thread().clone());
+    connection.set_driver(thread.thread().clone());
     let carrier: Arc<dyn Carrier> = connection.clone();
-    link.is_carried_by(&carrier);
+    link.add_carrier(&carrier);
     Ok(Box::new(EthernetQueue {
         answers: Answers { inbound, bytes: [0; 16 * HEADER], filled: 0 },
         checksums,
@@ -106,9 +106,9 @@ impl EthernetQueue {
         self.connection.done.load(Ordering::Acquire) == self.given
     }
 
-    fn hand_over(&mut self, work: Work) {
+    fn hand_over(&mut self, head: Head, source: Option<SourceRange>) {
         self.given += 1;
-        self.handed_over.push(work);
+        self.handed_over.push(Work { head, source });
     }
 
     /// Whether as many operations are waiting to be sent as may wait.
@@ -137,7 +137,10 @@ impl EthernetQueue {
                 let inline = len <= INLINE && from.gpu().is_none() && self.is_caught_up();
                 match inline {
                     true => self.write_inline(region, offset, source),
-                    false => self.hand_over(Work::Write { region, offset, source, checksum }),
+                    false => {
+                        let frame = Frame::Write { region, offset, len, checksum: None };
+                        self.hand_over(Head::Frame { frame, checksum }, Some(source));
+                    }
                 }
             }
             Operation::Update { route, offset, value, .. } => {
@@ -166,7 +169,7 @@ impl EthernetQueue {
 
     fn control(&mut self, frame: Frame) {
         if !self.is_caught_up() {
-            return self.hand_over(Work::Control(frame));
+            return self.hand_over(Head::Frame { frame, checksum: false }, None);
         }
         let header = self.connection.outbound.seal(frame);
         // A write that the system holds back leaves with this frame.
@@ -174,7 +177,7 @@ impl EthernetQueue {
         // SAFETY: there is no data.
         match unsafe { self.connection.try_send(&header, Piece::NONE, SendMode::NonBlocking) } {
             Sent::All | Sent::Nothing => {}
-            Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: None }),
+            Sent::Part(sent) => self.hand_over(Head::Begun { header, sent }, None),
         }
     }
 
@@ -191,7 +194,7 @@ impl EthernetQueue {
                 self.connection.held.store(true, Ordering::Release);
                 self.connection.wake();
             }
-            Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: Some(source) }),
+            Sent::Part(sent) => self.hand_over(Head::Begun { header, sent }, Some(source)),
             Sent::Nothing => {}
         }
     }

@@ -11,8 +11,9 @@ use std::{
 use crate::support::{
     End, Words, context,
     cutter::{Cut, Cutter},
-    mix, semaphores,
+    end_with, mix,
 };
+use mscclpp_conformance::hosts::semaphores;
 use mscclpp_conformance::{pair::received, semaphore_waits, semaphores::build};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
@@ -59,7 +60,7 @@ fn connect(a: &End, b: &Endpoint, cut: Option<Cut>) -> (Cutter, Connection) {
 
 /// Sends all frames. The caller finds errors at the connection.
 fn send(a: &End, b: &Words, ab: &Connection, semaphore: &HostToHostSemaphore) -> Result<(), Error> {
-    let (source, there) = (Words::new(&a.context, MANY), b.at_peer());
+    let (source, there) = (Words::new(a, MANY), b.at_peer());
     (0..MANY).for_each(|i| source.set(i, mix(i as u64)));
     for count in [FEW, MANY] {
         ab.write(&there, 0, &source.memory, 0, 8 * count as u64)?;
@@ -70,11 +71,11 @@ fn send(a: &End, b: &Words, ab: &Connection, semaphore: &HostToHostSemaphore) ->
 
 /// The time until both sides knew of a cut.
 fn play(cut: Cut) -> Duration {
-    let (a, b) = (End::with(loopback()), End::with(loopback()));
+    let (a, b) = (end_with(loopback()), end_with(loopback()));
     let (cutter, ab) = connect(&a, &b.endpoint, Some(cut));
     let ba = b.connect(&a.endpoint);
     let (at_a, at_b) = semaphores(&ab, &ba);
-    let target = Words::new(&b.context, MANY);
+    let target = Words::new(&b, MANY);
     cutter.arm();
     let began = Instant::now();
     thread::scope(|scope| {
@@ -109,11 +110,11 @@ fn play(cut: Cut) -> Duration {
 
 /// The numbers of bytes that the two sides send before the first frame.
 fn handshake() -> [usize; 2] {
-    let (a, b) = (End::with(loopback()), End::with(loopback()));
+    let (a, b) = (end_with(loopback()), end_with(loopback()));
     let (cutter, ab) = connect(&a, &b.endpoint, None);
     let ba = b.connect(&a.endpoint);
     let (at_a, _at_b) = semaphores(&ab, &ba);
-    let target = Words::new(&b.context, MANY);
+    let target = Words::new(&b, MANY);
     send(&a, &target, &ab, &at_a).expect("nothing is cut");
     let [sent, answered] = cutter.passed();
     ab.check().expect("nothing is cut");
@@ -208,7 +209,7 @@ fn a_thousand_cuts_are_known_to_both() {
 #[test]
 fn a_cut_ends_the_wait_of_a_kernel() {
     let handshake = handshake();
-    let cpu = End::with(loopback());
+    let cpu = end_with(loopback());
     let device: Context = context(loopback());
     let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(1));
     let endpoint = device.create_endpoint(config).expect("an endpoint");
@@ -228,9 +229,9 @@ fn a_cut_ends_the_wait_of_a_kernel() {
 #[test]
 fn a_queue_that_is_dropped_is_no_failure() {
     const QUEUES: usize = 20;
-    let (a, b) = (End::with(loopback()), End::with(loopback()));
+    let (a, b) = (end_with(loopback()), end_with(loopback()));
     let (ab, ba) = (a.connect(&b.endpoint), b.connect(&a.endpoint));
-    let (source, target) = (Words::new(&a.context, MANY), Words::new(&b.context, QUEUES * MANY));
+    let (source, target) = (Words::new(&a, MANY), Words::new(&b, QUEUES * MANY));
     source.set(MANY - 1, 1);
     let there = target.at_peer();
     // Each queue has a place of its own, because writes of different queues may land in any order.
@@ -253,12 +254,12 @@ fn a_queue_that_is_dropped_is_no_failure() {
 /// Changes one bit of the first write's data on its way. Returns the result of the flush, and whether the data changed.
 fn change_a_bit(checksums: EthernetBuilder) -> (Result<(), Error>, bool) {
     let handshake = handshake();
-    let (a, b) = (End::with(checksums), End::with(loopback()));
+    let (a, b) = (end_with(checksums), end_with(loopback()));
     let change = Cut { flips: true, ..cut(1, handshake, HEADER + 7, MANNERS[0]) };
     let (cutter, ab) = connect(&a, &b.endpoint, Some(change));
     let ba = b.connect(&a.endpoint);
     cutter.arm();
-    let (source, target) = (Words::new(&a.context, FEW), Words::new(&b.context, FEW));
+    let (source, target) = (Words::new(&a, FEW), Words::new(&b, FEW));
     ab.write(&target.at_peer(), 0, &source.memory, 0, 8 * FEW as u64).expect("a write");
     let result = ab.flush(LIMIT);
     mscclpp_test_support::until("the end of the way back", || ba.check().is_err() == result.is_err());

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{End, Pair, Words, context, mix};
+use crate::support::{self, Words, context, mix};
 use mscclpp_conformance::{pair::received, semaphore_waits, semaphores::build};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
@@ -35,7 +35,7 @@ fn semaphores(to: &Connection, back: &Connection) -> (HostToHostSemaphore, HostT
 /// Data goes from the CPU to the device and back, followed by a signal each time.
 #[test]
 fn a_cpu_and_a_device_exchange_data_and_signals() {
-    let cpu = End::open();
+    let cpu = support::end();
     let context = context(Ethernet::builder().staging(64 << 10, 3));
     let config = EndpointConfig::new(Transport::ETHERNET, Device::gpu(1));
     let device = DeviceEnd { endpoint: context.create_endpoint(config).expect("an endpoint"), context };
@@ -46,7 +46,7 @@ fn a_cpu_and_a_device_exchange_data_and_signals() {
     let buffer = device.context.gpu(1).expect("a device").allocate(8 * WORDS as u64).expect("memory");
     let on_device = device.context.register_buffer(&buffer, Transport::ETHERNET).expect("a registration");
     let there = RegisteredMemory::deserialize(&on_device.serialize().expect("serializing")).expect("reading");
-    let (source, target) = (Words::new(&cpu.context, WORDS), Words::new(&cpu.context, WORDS));
+    let (source, target) = (Words::new(&cpu, WORDS), Words::new(&cpu, WORDS));
     let here = target.at_peer();
     for round in 0..20u64 {
         (0..WORDS).for_each(|i| source.set(i, mix(round << 32 | i as u64)));
@@ -67,7 +67,7 @@ fn a_cpu_and_a_device_exchange_data_and_signals() {
 #[test]
 fn host_semaphores_of_one_semaphore_share_its_tokens() {
     const EACH: usize = 200;
-    let pair = Pair::open();
+    let pair = support::pair();
     let (a, b) = pair.semaphores();
     let several = |first: &HostToHostSemaphore| {
         let new = || HostToHostSemaphore::new(first.semaphore()).expect("another of them");
@@ -96,8 +96,8 @@ fn host_semaphores_of_one_semaphore_share_its_tokens() {
 #[test]
 fn host_memory_for_local_use_is_written_from() {
     static SOURCE: [AtomicU64; 100] = [const { AtomicU64::new(0) }; 100];
-    let pair = Pair::open();
-    let target = Words::new(&pair.b.context, SOURCE.len());
+    let pair = support::pair();
+    let target = Words::new(&pair.b, SOURCE.len());
     SOURCE.iter().zip(1..).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     let ptr = DevicePtr::from_ptr(SOURCE.as_ptr());
     // SAFETY: static memory of atomics lives and may be shared.
@@ -119,7 +119,7 @@ fn a_long_wait_for_a_signal_names_the_peer_and_the_transport() {
     let (a, b) = (end().expect("an endpoint"), end().expect("an endpoint"));
     let (ab, ba) = (context.connect(&a, &b).expect("a way"), context.connect(&b, &a).expect("a way back"));
     ab.set_label("rank 3");
-    let (here, there) = crate::support::semaphores(&ab, &ba);
+    let (here, there) = mscclpp_conformance::hosts::semaphores(&ab, &ba);
     let log = Lines::then(move || there.signal().expect("a signal"));
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();

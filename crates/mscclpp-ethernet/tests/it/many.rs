@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{End, Pair, Words, mix, semaphores};
+use crate::support::{self, End, Pair, Words, mix};
+use mscclpp_conformance::hosts::semaphores;
 use mscclpp_test_support::{LIMIT, Random, until};
 
 #[test]
@@ -14,7 +15,7 @@ fn a_hundred_connections_between_eight_ranks() {
     const RANKS: usize = 8;
     const PAIRS: usize = 50;
     const WORDS: usize = 5000;
-    let ranks: Vec<End> = (0..RANKS).map(|_| End::open()).collect();
+    let ranks: Vec<End> = (0..RANKS).map(|_| support::end()).collect();
     // Each pair has two connections, one for each direction, with queues of their own.
     let pairs: Vec<_> = (0..PAIRS)
         .map(|n| {
@@ -25,8 +26,8 @@ fn a_hundred_connections_between_eight_ranks() {
     thread::scope(|scope| {
         for (number, (a, b, ab, ba)) in pairs.iter().enumerate() {
             let (at_a, at_b) = semaphores(ab, ba);
-            let (from_a, from_b) = (Words::new(&a.context, WORDS), Words::new(&b.context, WORDS));
-            let (to_a, to_b) = (Words::new(&a.context, WORDS), Words::new(&b.context, WORDS));
+            let (from_a, from_b) = (Words::new(a, WORDS), Words::new(b, WORDS));
+            let (to_a, to_b) = (Words::new(a, WORDS), Words::new(b, WORDS));
             let sides = [(ab, at_a, from_a, to_b.at_peer(), 0), (ba, at_b, from_b, to_a.at_peer(), 1)];
             let mut incoming = [to_a, to_b].into_iter();
             for (connection, semaphore, source, there, side) in sides {
@@ -56,7 +57,7 @@ fn a_hundred_connections_between_eight_ranks() {
 
 /// Uses two queues at once, until `is_enough` returns true for the time and the bytes so far.
 fn soak(is_enough: impl Fn(Duration, u64) -> bool + Sync) {
-    let pair = Pair::open();
+    let pair = support::pair();
     let (began, total) = (Instant::now(), AtomicU64::new(0));
     let more = |bytes| {
         let total = bytes + total.fetch_add(bytes, Ordering::Relaxed);
@@ -74,7 +75,7 @@ fn soak(is_enough: impl Fn(Duration, u64) -> bool + Sync) {
 /// Makes writes of all sizes to all places, and compares the memories after each flush.
 fn soak_queue(pair: &Pair, seed: u64, more: impl Fn(u64) -> bool) {
     const WORDS: usize = 1 << 20;
-    let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
+    let (source, target) = (Words::new(&pair.a, WORDS), Words::new(&pair.b, WORDS));
     let mut queue = pair.ab.open_queue().expect("a queue");
     let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
     let mut random = Random::with_seed(seed);
@@ -119,9 +120,9 @@ fn two_hundred_gibibytes_of_soak() {
 /// A write arrives even if nobody flushes or calls the queue again.
 #[test]
 fn a_write_arrives_by_itself() {
-    let pair = Pair::open();
+    let pair = support::pair();
     for words in [1, 100, 100_000] {
-        let (source, target) = (Words::new(&pair.a.context, words), Words::new(&pair.b.context, words));
+        let (source, target) = (Words::new(&pair.a, words), Words::new(&pair.b, words));
         (0..words).for_each(|i| source.set(i, i as u64 + 1));
         pair.ab.write(&target.at_peer(), 0, &source.memory, 0, source.memory.size()).expect("a write");
         until("a write", || (0..words).all(|i| target.at(i) == i as u64 + 1));
@@ -132,8 +133,8 @@ fn a_write_arrives_by_itself() {
 #[test]
 fn a_dropped_queue_carries_out_what_it_was_given() {
     const WORDS: usize = 2 << 20;
-    let pair = Pair::open();
-    let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
+    let pair = support::pair();
+    let (source, target) = (Words::new(&pair.a, WORDS), Words::new(&pair.b, WORDS));
     (0..WORDS).for_each(|i| source.set(i, i as u64 + 1));
     let mut queue = pair.ab.open_queue().expect("a queue");
     let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
@@ -148,11 +149,11 @@ fn a_dropped_queue_carries_out_what_it_was_given() {
 fn too_much_at_once_waits_for_room() {
     const WORDS: usize = 1 << 20;
     use mscclpp_core::{Device, EndpointConfig, Transport};
-    let (mut a, b) = (End::open(), End::open());
+    let (mut a, b) = (support::end(), support::end());
     let config = EndpointConfig::new(Transport::ETHERNET, Device::CPU).max_write_queue_size(3);
     a.endpoint = a.context.create_endpoint(config).expect("an endpoint");
     let pair = Pair::of(a, b);
-    let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
+    let (source, target) = (Words::new(&pair.a, WORDS), Words::new(&pair.b, WORDS));
     let there = target.at_peer();
     (0..WORDS).for_each(|i| source.set(i, i as u64 + 1));
     for _ in 0..20 {

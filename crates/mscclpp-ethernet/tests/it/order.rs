@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{End, Pair, Words, mix};
+use crate::support::{self, Pair, Words, mix};
 use mscclpp_core::{RegisteredMemory, Transport};
 use mscclpp_ethernet::Ethernet;
 use mscclpp_test_support::{LIMIT, Random};
@@ -36,7 +36,7 @@ enum Order {
 
 /// Writes and signals from one end to the other `rounds` times. Returns how often the data was missing when the signal came.
 fn violations(pair: &Pair, order: Order, rounds: u64, words: usize) -> usize {
-    let (source, target) = (Words::new(&pair.a.context, words), Words::new(&pair.b.context, words));
+    let (source, target) = (Words::new(&pair.a, words), Words::new(&pair.b, words));
     let there = target.at_peer();
     let (writer, reader) = pair.semaphores();
     thread::scope(|scope| {
@@ -74,25 +74,25 @@ fn violations(pair: &Pair, order: Order, rounds: u64, words: usize) -> usize {
 
 #[test]
 fn no_signal_overtakes_its_data() {
-    assert_eq!(violations(&Pair::open(), Order::Kept, 10_000, 20_000), 0);
+    assert_eq!(violations(&support::pair(), Order::Kept, 10_000, 20_000), 0);
 }
 
 #[test]
 fn no_signal_overtakes_its_data_with_checksums() {
-    let end = || End::with(Ethernet::builder().checksums(true));
+    let end = || support::end_with(Ethernet::builder().checksums(true));
     assert_eq!(violations(&Pair::of(end(), end()), Order::Kept, 2_000, 20_000), 0);
 }
 
 #[test]
 #[ignore = "takes a minute"]
 fn no_signal_overtakes_its_data_in_a_hundred_thousand_rounds() {
-    assert_eq!(violations(&Pair::open(), Order::Kept, 100_000, 20_000), 0);
+    assert_eq!(violations(&support::pair(), Order::Kept, 100_000, 20_000), 0);
 }
 
 /// The test above would notice a signal that comes before its data.
 #[test]
 fn a_broken_order_would_be_seen() {
-    let seen = violations(&Pair::open(), Order::Broken, 300, 16);
+    let seen = violations(&support::pair(), Order::Broken, 300, 16);
     assert_ne!(seen, 0, "the order was broken on purpose, and nobody noticed");
 }
 
@@ -100,7 +100,7 @@ fn a_broken_order_would_be_seen() {
 #[test]
 fn an_update_elsewhere_comes_after_the_data_of_a_device() {
     const LEN: usize = 1 << 20;
-    let pair = Pair::open();
+    let pair = support::pair();
     let [data, sign] =
         [0, 1].map(|id| pair.b.context.gpu(id).expect("a device").allocate(LEN as u64).expect("memory"));
     let registered =
@@ -110,7 +110,7 @@ fn an_update_elsewhere_comes_after_the_data_of_a_device() {
         RegisteredMemory::deserialize(&memory.serialize().expect("serializing")).expect("reading")
     };
     let (there, sign_there) = (travel(&data_memory), travel(&sign_memory));
-    let (source, word) = (Words::new(&pair.a.context, LEN / 8), Words::new(&pair.b.context, 1));
+    let (source, word) = (Words::new(&pair.a, LEN / 8), Words::new(&pair.b, 1));
     let word_there = word.at_peer();
     for round in 1..=150u64 {
         (0..LEN / 8).for_each(|i| source.set(i, expected(round, i)));

@@ -33,6 +33,10 @@ impl Channel {
         Ok(Arc::new(this))
     }
 
+    pub(crate) fn adapter(&self) -> &Arc<Adapter> {
+        &self.adapter
+    }
+
     /// Takes an event. Returns the number of the completion queue that raised it. Does not block.
     pub(crate) fn next(&self) -> Option<u64> {
         let (mut cq, mut number) = (ptr::null_mut(), ptr::null_mut::<c_void>());

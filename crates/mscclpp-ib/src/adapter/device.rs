@@ -336,7 +336,10 @@ impl Adapter {
         let seen = match event.event_type {
             sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port()),
             sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortUp(port()),
-            sys::IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFailed(text),
+            // A completion queue or work queue fails only by a fault of the device or its driver.
+            sys::IBV_EVENT_DEVICE_FATAL | sys::IBV_EVENT_CQ_ERR | sys::IBV_EVENT_WQ_FATAL => {
+                AsyncEvent::DeviceFailed(text)
+            }
             sys::IBV_EVENT_QP_FATAL | sys::IBV_EVENT_QP_REQ_ERR | sys::IBV_EVENT_QP_ACCESS_ERR => {
                 AsyncEvent::QueuePairFailed(queue_pair(), text)
             }

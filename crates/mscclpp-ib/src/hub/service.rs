@@ -62,7 +62,7 @@ pub(super) struct Service {
 /// The source that a token of the event loop stands for.
 enum EventSource {
     Events(Arc<Adapter>),
-    Completions(Arc<Channel>, String),
+    Completions(Arc<Channel>),
     Offer(Pending),
     /// The TCP connection of the receiver with this number.
     Stream(u64),
@@ -99,7 +99,7 @@ impl Service {
             let ready = self.events.wait_or_retry(self.wake_at());
             let commands: Vec<_> = self.shared.commands.take().collect();
             for command in commands {
-                if self.obey(command).is_break() {
+                if self.carry_out(command).is_break() {
                     return self.finish();
                 }
             }
@@ -164,7 +164,7 @@ impl Service {
         drain.into_iter().chain(offers).chain(ports).chain(left_to_waiters).chain(look).min()
     }
 
-    fn obey(&mut self, command: Command) -> ControlFlow<()> {
+    fn carry_out(&mut self, command: Command) -> ControlFlow<()> {
         match command {
             Command::Adapter(adapter) => {
                 let watched = self.watch(&adapter);
@@ -175,7 +175,9 @@ impl Service {
             }
             Command::Accept(connection, admission) => self.accept(connection, admission),
             Command::CloseEndpoint(name) => {
-                self.those(|receiver| receiver.leads_to(&name)).into_iter().for_each(|it| self.close(it));
+                self.numbers_where(|receiver| receiver.leads_to(&name))
+                    .into_iter()
+                    .for_each(|it| self.close(it));
             }
             Command::Close(number) => self.close(number),
             Command::Drain(queue) => self.draining.push((queue, Instant::now() + DRAIN_LIMIT)),
@@ -187,17 +189,22 @@ impl Service {
     fn watch(&mut self, adapter: &Arc<Adapter>) -> Result<()> {
         let token = self.events.add(&**adapter, Interest::READ)?;
         self.sources.insert(token, EventSource::Events(adapter.clone()));
-        let channel = Channel::new(adapter)?;
-        let token = self.events.add(&*channel, Interest::READ)?;
-        self.sources.insert(token, EventSource::Completions(channel, adapter.name().to_owned()));
         Ok(())
     }
 
-    fn channel(&self, adapter: &Adapter) -> Option<Arc<Channel>> {
-        self.sources.values().find_map(|source| match source {
-            EventSource::Completions(channel, name) if name == adapter.name() => Some(channel.clone()),
+    /// Returns the channel of an adapter, which is made for the adapter's first receiver.
+    fn channel(&mut self, adapter: &Arc<Adapter>) -> Result<Arc<Channel>> {
+        let known = self.sources.values().find_map(|source| match source {
+            EventSource::Completions(channel) if Arc::ptr_eq(channel.adapter(), adapter) => Some(channel),
             _ => None,
-        })
+        });
+        if let Some(channel) = known {
+            return Ok(channel.clone());
+        }
+        let channel = Channel::new(adapter)?;
+        let token = self.events.add(&*channel, Interest::READ)?;
+        self.sources.insert(token, EventSource::Completions(channel.clone()));
+        Ok(channel)
     }
 
     fn accept(&mut self, connection: Box<DataConnection>, admission: Admission) {
@@ -208,8 +215,8 @@ impl Service {
                 self.sources.insert(token, EventSource::Offer(pending));
             }
             Err(error) => {
-                let complaint = Complaint::NoQueue { errno: error.source.raw_os_error().unwrap_or(0) as u64 };
-                admission.refuse(complaint.into(), error.to_string());
+                let complaint = Complaint::NoQueue { errno: error.source.raw_os_error().unwrap_or(0) };
+                admission.refuse(complaint.to_string(), error.to_string());
             }
         }
     }
@@ -219,10 +226,10 @@ impl Service {
             Some(EventSource::Events(adapter)) => {
                 let adapter = adapter.clone();
                 for event in iter::from_fn(|| adapter.next_event()).take(EVENTS_AT_ONCE) {
-                    self.hear(&adapter, event);
+                    self.handle_event(&adapter, event);
                 }
             }
-            Some(EventSource::Completions(channel, _)) => {
+            Some(EventSource::Completions(channel)) => {
                 let channel = channel.clone();
                 for number in iter::from_fn(|| channel.next()).take(EVENTS_AT_ONCE) {
                     self.serve(number);
@@ -274,7 +281,7 @@ impl Service {
     }
 
     /// Returns the numbers of the receivers for which `is` is true.
-    fn those(&self, is: impl Fn(&Receiver) -> bool) -> Vec<u64> {
+    fn numbers_where(&self, is: impl Fn(&Receiver) -> bool) -> Vec<u64> {
         self.receivers.iter().filter(|(_, receiver)| is(&receiver.lock())).map(|(n, _)| *n).collect()
     }
 
@@ -297,12 +304,13 @@ impl Service {
     }
 
     fn close(&mut self, number: u64) {
-        let Some(receiver) = self.receivers.remove(&number) else { return };
+        if self.receivers.remove(&number).is_none() {
+            return;
+        }
         self.shared.inbound.write().retain(|_, receivers| {
             receivers.retain(|(of, _)| *of != number);
             !receivers.is_empty()
         });
-        self.events.remove(&receiver.lock().stream);
         self.sources.retain(|_, source| !matches!(source, EventSource::Stream(of) if *of == number));
     }
 
@@ -310,32 +318,25 @@ impl Service {
         let Pending { mut connection, admission, .. } = pending;
         let refuse = |admission: Admission, complaint: Complaint, reason: String| {
             tracing::warn!(target: "mscclpp::conn", reason, "a peer's queue is refused");
-            admission.refuse(complaint.into(), reason);
+            admission.refuse(complaint.to_string(), reason);
         };
-        let Some(offer) = offer else { return self.events.remove(&connection.stream) };
+        // The connection is closed when it is dropped, which ends its watch.
+        let Some(offer) = offer else { return };
         let offer = match Offer::open(&mut connection.inbound, &offer) {
             Ok(offer) => offer,
-            Err(error) => {
-                self.events.remove(&connection.stream);
-                return refuse(admission, Complaint::Offer, error.to_string());
-            }
+            Err(error) => return refuse(admission, Complaint::Offer, error.to_string()),
         };
         let side = self.shared.endpoints.lock().get(admission.endpoint()).cloned();
         // If the endpoint was closed meanwhile, the link tells the peer so.
-        let Some(side) = side else {
-            return self.events.remove(&connection.stream);
-        };
-        let Some(channel) = self.channel(&side.adapter) else {
-            self.events.remove(&connection.stream);
-            let reason = format!("{} is not watched", side.adapter.name());
-            return refuse(admission, Complaint::NoQueue { errno: 0 }, reason);
-        };
+        let Some(side) = side else { return };
         let number = self.next_receiver;
         self.next_receiver += 1;
         let words = self.shared.words.clone();
         // The stream stays watched under its token if the receiver can be made.
-        let beginning = Beginning { side, offer, words, channel, number };
-        match Receiver::new(beginning, *connection) {
+        let receiver = self.channel(&side.adapter).and_then(|channel| {
+            Receiver::new(Beginning { side, offer, words, channel, number }, *connection)
+        });
+        match receiver {
             Ok(mut receiver) => {
                 receiver.set_admission(admission);
                 let ends = receiver.endpoints().filter(|_| receiver.takes_signals());
@@ -350,22 +351,20 @@ impl Service {
             }
             Err(error) => {
                 let errno = match &error {
-                    Error::Verbs { source, .. } => source.raw_os_error().unwrap_or(0),
+                    Error::Verbs { source, .. } | Error::System(SystemError { source, .. }) => {
+                        source.raw_os_error().unwrap_or(0)
+                    }
                     _ => 0,
                 };
                 let reason = mscclpp_net::Report(&error).to_string();
-                refuse(admission, Complaint::NoQueue { errno: errno as u64 }, reason);
+                refuse(admission, Complaint::NoQueue { errno }, reason);
             }
         }
     }
 
     fn give_up_offers(&mut self, now: Instant) {
-        let late =
-            |source: &EventSource| matches!(source, EventSource::Offer(pending) if pending.deadline <= now);
-        for (_, source) in self.sources.extract_if(|_, source| late(source)) {
-            if let EventSource::Offer(pending) = source {
-                self.events.remove(&pending.connection.stream);
-            }
-        }
+        // Closing a connection ends its watch.
+        self.sources
+            .retain(|_, source| !matches!(source, EventSource::Offer(pending) if pending.deadline <= now));
     }
 }

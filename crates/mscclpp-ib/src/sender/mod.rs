@@ -24,7 +24,7 @@ use std::{
 
 use mscclpp_core::{
     Result as CoreResult,
-    provider::{Memories, Operation, Queue, RouteId},
+    provider::{Memories, Operation, Queue, RouteId, Routes},
 };
 
 use mscclpp_net::links;
@@ -59,9 +59,9 @@ pub(crate) struct Sender {
     cq: Cq,
     chain: Chain,
     plan: Plan,
-    routes: Vec<Option<Route>>,
+    routes: Routes<Route>,
     /// The memory that requests along the routes read.
-    sources: Vec<Option<Arc<SourceRegion>>>,
+    sources: Routes<Arc<SourceRegion>>,
     /// The memory that requests of released routes read, each with the number of the last such request.
     released: VecDeque<(u64, Arc<SourceRegion>)>,
     link: Arc<LinkState>,
@@ -204,8 +204,9 @@ impl Sender {
             return Ok(0);
         }
         let room = self.capacity as usize - self.under_way();
-        // Acquire: this pairs with no store of this process, because the peer's adapter writes the count.
-        let messages = self.chain.credit().load(Ordering::Acquire) + u64::from(self.receives);
+        // Acquire: this pairs with no store of this process, because the peer's adapter writes the count. A hostile peer
+        // may write any number.
+        let messages = self.chain.credit().load(Ordering::Acquire).saturating_add(self.receives.into());
         self.plan.add(batch, &self.routes, self.posted, room, messages, self.under_way() == 0);
         match self.post() {
             Ok(posted) => {
@@ -285,25 +286,21 @@ impl Sender {
             None => None,
         };
         self.release(route);
-        let index = route.index();
-        if self.routes.len() <= index {
-            self.routes.resize_with(index + 1, || None);
-            self.sources.resize(index + 1, None);
-        }
         let origin = from.as_ref().map(|source| Origin {
             address: source.address,
             key: source.key(),
             is_host_memory: source.is_host_memory,
         });
-        self.routes[index] = Some(Route { to, from: origin });
-        self.sources[index] = from;
+        self.routes.insert(route, Route { to, from: origin });
+        if let Some(from) = from {
+            self.sources.insert(route, from);
+        }
         Ok(())
     }
 
     fn release(&mut self, route: RouteId) {
-        let index = route.index();
-        self.routes.get_mut(index).map(Option::take);
-        if let Some(source) = self.sources.get_mut(index).and_then(Option::take) {
+        self.routes.remove(route);
+        if let Some(source) = self.sources.remove(route) {
             let until = self.posted + self.plan.items.len() as u64;
             if until > self.completed {
                 self.released.push_back((until, source));
@@ -339,7 +336,7 @@ impl Drop for SendQueue {
         if !sender.is_idle() && sender.link.check().is_ok() {
             // The last request is made to complete visibly, because without a flush nothing else shows that it is
             // done.
-            sender.plan.tell();
+            sender.plan.ask_for_completion();
             self.hub.send(Command::Drain(Box::new(move || sender.drain())));
         }
     }

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mscclpp_core::provider::Routes;
 use mscclpp_net::{SystemCall, links, socket::Incoming};
 
 use super::{
@@ -67,8 +68,8 @@ impl Sender {
             cq,
             chain,
             plan: Plan::new(how),
-            routes: Vec::new(),
-            sources: Vec::new(),
+            routes: Routes::default(),
+            sources: Routes::default(),
             released: VecDeque::new(),
             link: link.clone(),
             posted: 0,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use mscclpp_core::provider::{Operation, RouteId};
+use mscclpp_core::provider::{Operation, RouteId, Routes};
 
 use super::request::{Item, Request};
 use crate::{blob::RegionBlob, select::Select};
@@ -83,7 +83,7 @@ impl Plan {
     pub(super) fn add(
         &mut self,
         batch: &[Operation],
-        routes: &[Option<Route>],
+        routes: &Routes<Route>,
         posted: u64,
         room: usize,
         messages: u64,
@@ -133,8 +133,8 @@ impl Plan {
     }
 
     /// Plans the next unit. Returns how many operations it contains.
-    fn unit(&mut self, batch: &[Operation], routes: &[Option<Route>], posted: u64) -> usize {
-        let route = |id: RouteId| routes.get(id.index()).and_then(Option::as_ref);
+    fn unit(&mut self, batch: &[Operation], routes: &Routes<Route>, posted: u64) -> usize {
+        let route = |id: RouteId| routes.get(id);
         match batch[0] {
             Operation::Write { route: id, dst_offset, src_offset, len } => {
                 let Some(Route { to, from: Some(from) }) = route(id) else { return 1 };
@@ -158,7 +158,7 @@ impl Plan {
                 self.update(to, offset, value, previous);
             }
             Operation::Flush { ticket } => {
-                self.tell();
+                self.ask_for_completion();
                 self.state.tickets += 1;
                 self.tickets.push_back((ticket, posted + self.items.len() as u64));
             }
@@ -169,7 +169,7 @@ impl Plan {
     }
 
     /// Makes the last request so far ask for a completion.
-    pub(super) fn tell(&mut self) {
+    pub(super) fn ask_for_completion(&mut self) {
         if let Some(last) = self.items.back_mut() {
             last.signalled = true;
         } else if self.state.unsignalled > 0 {

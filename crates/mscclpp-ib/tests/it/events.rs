@@ -16,7 +16,7 @@ use mscclpp_test_support::{LIMIT, until, within};
 use mscclpp_verbs_sys as sys;
 
 use crate::{
-    ends::{End, Pair, Words},
+    ends::{self, Pair, Words},
     world::{MODES, POLLS, World, submit_all},
 };
 use mscclpp_fake_ib::{Call, Config};
@@ -103,6 +103,19 @@ fn a_device_that_fails_is_told_though_its_requests_are_flushed() {
             let told = pair.ba.check().expect_err("it has failed").to_string();
             assert!(told.contains("fake0: local catastrophic error (as it says)"), "{told}");
         }
+    }
+}
+
+#[test]
+fn completion_queues_that_fail_are_told() {
+    let world = patient();
+    let pair = world.pair(IbMode::Host, IbConfig::new());
+    pair.ab.flush(LIMIT).expect("a flush");
+    world.fake.fail_completion_queues(0);
+    for (connection, text) in [(&pair.ab, "fake0: CQ error"), (&pair.ba, "fake0: CQ error (as it says)")] {
+        assert!(within(NOTICE, || connection.check().is_err()), "nothing was noticed");
+        let error = connection.check().expect_err("it has failed").to_string();
+        assert!(error.contains(text), "{error}");
     }
 }
 
@@ -202,7 +215,7 @@ fn a_sender_that_waits_for_receives_notices_that_the_peers_end_is_gone() {
     let config = IbConfig::new().max_recv_wr(RECEIVES as u32);
     let pair = Pair::of(
         world.end(Transport::IB0, IbMode::HostNoAtomic, config.clone()),
-        End::over(later.mode(IbMode::HostNoAtomic).build(), Transport::IB1, config),
+        ends::end_over(later.mode(IbMode::HostNoAtomic).build(), Transport::IB1, config),
     );
     let (there, _back) = pair.semaphores();
     let mut queue = pair.ab.open_queue().expect("a queue");

@@ -9,10 +9,13 @@ use mscclpp_core::{
     Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
-use mscclpp_test_support::{LIMIT, within};
+use mscclpp_test_support::{LIMIT, until, within};
 use mscclpp_verbs_sys as sys;
 
-use crate::{ends::Words, world::World};
+use crate::{
+    ends::{End, Pair, Words},
+    world::World,
+};
 use mscclpp_fake_ib::{Call, Config};
 
 /// Makes both ends of a connection, registers memory, and opens a queue. Returns the first error.
@@ -81,6 +84,7 @@ fn each_call_of_this_side_that_fails_is_named() {
 fn each_call_of_the_peer_that_fails_is_refused_with_its_cause() {
     let text = |errno| std::io::Error::from_raw_os_error(errno).to_string();
     for (mode, call, nth, errno) in [
+        (IbMode::Host, Call::CreateCompChannel, 1, libc::ENOMEM),
         (IbMode::Host, Call::CreateCq, 1, libc::ENOMEM),
         (IbMode::Host, Call::CreateQp, 1, libc::ENOMEM),
         (IbMode::Host, Call::ModifyQp, 1, libc::EIO),
@@ -92,8 +96,25 @@ fn each_call_of_the_peer_that_fails_is_refused_with_its_cause() {
         let parts = ["refused a queue", "its log says more", &text(errno)];
         assert_fails(mode, (1, call, nth, errno), &parts);
     }
-    let parts = ["refused a queue", "its log says why"];
-    assert_fails(IbMode::Host, (1, Call::CreateCompChannel, 1, libc::ENOMEM), &parts);
+}
+
+/// The side that refuses says that the fault is its own, and its adapter serves the next queue.
+#[test]
+fn a_side_that_refuses_a_queue_says_so_of_itself_and_takes_the_next() {
+    for (call, name) in
+        [(Call::CreateCompChannel, "ibv_create_comp_channel"), (Call::CreateCq, "ibv_create_cq")]
+    {
+        let world = World::new(Config::new(2));
+        world.fake.fail_call(1, call, 1, libc::ENOMEM);
+        let Pair { ab, ba, a, b } = world.pair(IbMode::Host, IbConfig::new());
+        ab.open_queue().expect_err("it is refused");
+        until("the end of the way back", || ba.check().is_err());
+        let error = Report(&ba.check().expect_err("it has failed")).to_string();
+        assert!(error.contains(name) && !error.contains("the peer refused"), "{error}");
+        let [a, b] = [a, b]
+            .map(|end| End::open(end.context, EndpointConfig::new(end.endpoint.transport(), Device::CPU)));
+        Pair::of(a, b).ab.open_queue().expect("a queue");
+    }
 }
 
 #[test]

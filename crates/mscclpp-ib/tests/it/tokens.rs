@@ -1,12 +1,18 @@
 //! Tests that both ends decide alike where the tokens of GPUs are and how signals reach them. The simulated devices
 //! stand for GPUs here, whose memory the host does not reach.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use mscclpp_conformance::{pair::received, semaphore_waits, semaphores::build};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, IbConfig, IbMode,
     SemaphoreStub, Transport,
 };
 use mscclpp_gpu::{GpuDirect, Platform, WritesOrdering};
+use mscclpp_test_support::until;
 
 use crate::world::World;
 use mscclpp_fake_ib::Config;
@@ -109,6 +115,32 @@ fn connections_of_one_endpoint_decide_each_for_itself() {
         assert_eq!(semaphore_waits(&a, POLLS, 1), 1, "{:?}", connections.each_ref().map(Connection::check));
         assert_eq!(world.fake.counters().receive_completions > before, immediates, "{mode:?}");
     }
+}
+
+/// The GPU shows data to the host's order only after a flush, which the test holds up.
+#[test]
+fn a_token_in_host_memory_is_stored_behind_a_flush_of_the_gpu() {
+    let gpus = GpuDirect { writes_ordering: WritesOrdering::None, host_flush: true, ..ORDERED };
+    let world = World::new(Config::new(2));
+    let (began, may_end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let ends = [Transport::IB0, Transport::IB1].map(|transport| {
+        let (began, may_end) = (began.clone(), may_end.clone());
+        let flush = move || {
+            began.store(true, Ordering::Release);
+            until("the end of the flush", || may_end.load(Ordering::Acquire));
+        };
+        let provider = world.builder(IbMode::HostNoAtomic).gpus_like(gpus).flush_gpus_by(flush).build();
+        let context = Context::builder().provider(provider).platform(Platform::Sim).build();
+        let endpoint = context.create_endpoint(EndpointConfig::new(transport, Device::gpu(0))).unwrap();
+        (context, endpoint)
+    });
+    let connections = connect(&ends);
+    let (a, b) = build(&connections[0], &connections[1]);
+    HostToDeviceSemaphore::new(&a).expect("the sender's side").signal().expect("a signal");
+    until("the flush", || began.load(Ordering::Acquire));
+    assert_eq!(semaphore_waits(&b, 1000, 1), 0, "the token is there before the flush has ended");
+    may_end.store(true, Ordering::Release);
+    assert_eq!(semaphore_waits(&b, POLLS, 1), 1);
 }
 
 /// The driver's promise is too little for signals in one mode, and enough for the other.

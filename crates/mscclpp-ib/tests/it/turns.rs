@@ -16,7 +16,7 @@ use mscclpp_test_support::{LIMIT, within};
 use mscclpp_verbs_sys::{self as sys, Verbs};
 
 use crate::{
-    ends::{End, Pair},
+    ends::{self, End, Pair},
     world::World,
 };
 use mscclpp_fake_ib::Config;
@@ -101,7 +101,7 @@ fn one_connection_without_a_pause_delays_no_other_and_no_command() {
     let endless = unsafe { InfiniBand::builder().verbs(Box::leak(Box::new(table))) };
     let mode = IbMode::HostNoAtomic;
     let here = || world.end(Transport::IB0, mode, IbConfig::new());
-    let busy = Pair::of(here(), End::over(endless.mode(mode).build(), Transport::IB1, IbConfig::new()));
+    let busy = Pair::of(here(), ends::end_over(endless.mode(mode).build(), Transport::IB1, IbConfig::new()));
     let (there, _back) = busy.semaphores();
     there.signal().expect("a signal");
     assert!(within(LIMIT, || FIRST.lock().is_ok_and(|first| first.is_some())), "no event has come");
@@ -113,9 +113,7 @@ fn one_connection_without_a_pause_delays_no_other_and_no_command() {
     // One connection uses the same adapter and its channel, the other an adapter that is opened now.
     for transport in [Transport::IB1, Transport::IB2] {
         let context = busy.b.context.clone();
-        let config = EndpointConfig::new(transport, Device::CPU);
-        let endpoint = context.create_endpoint(config).expect("an endpoint");
-        let quiet = Pair::of(here(), End { context, endpoint, transport });
+        let quiet = Pair::of(here(), End::open(context, EndpointConfig::new(transport, Device::CPU)));
         let (from, to) = quiet.semaphores();
         (0..SIGNALS).for_each(|_| from.signal().expect("a signal, for which there is a receive"));
         assert!(within(LIMIT, || has_token(to.semaphore(), SIGNALS)), "{transport}: signals do not arrive");

@@ -5,7 +5,7 @@ use mscclpp_ib::{InfiniBand, InfiniBandBuilder};
 use mscclpp_test_support::{LIMIT, within};
 use mscclpp_verbs_sys::Verbs;
 
-use crate::ends::{End, Pair};
+use crate::ends::{self, End, Pair};
 use mscclpp_fake_ib::{Config, Fake, Live};
 
 /// The most polls that a wait may take, which is enough for minutes.
@@ -30,7 +30,7 @@ impl World {
     }
 
     pub(crate) fn end(&self, transport: Transport, mode: IbMode, config: IbConfig) -> End {
-        End::over(self.builder(mode).build(), transport, config)
+        ends::end_over(self.builder(mode).build(), transport, config)
     }
 
     /// Connects the first adapter to the second, and back.

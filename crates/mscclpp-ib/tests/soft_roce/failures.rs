@@ -11,7 +11,7 @@ use mscclpp_test_support::{
 
 use crate::{
     Case,
-    ends::{End, Pair, Words},
+    ends::{self, Words},
     limits::run,
 };
 
@@ -45,7 +45,7 @@ fn failure(connection: &Connection, mut meanwhile: impl FnMut()) -> Error {
 }
 
 fn a_wrong_key_is_told_with_its_cause(mode: IbMode) {
-    let pair = Pair::open(mode);
+    let pair = ends::pair(mode);
     let (source, target) = (Words::new(&pair.a, 64), Words::new(&pair.b, 64));
     let mut bytes = target.memory.serialize().expect("serializing");
     // The transport's part consists of magic, version, id, address, length, and then the keys.
@@ -67,7 +67,7 @@ fn a_wrong_key_is_told_with_its_cause(mode: IbMode) {
 
 /// Connects to the endpoint that it is given, and stays until it is killed.
 pub(crate) fn play_the_peer() {
-    let end = End::open(Transport::IB1, IbMode::Default);
+    let end = ends::end(Transport::IB1, IbMode::Default);
     let words = Words::new(&end, 1 << 20);
     say(&hex(&end.endpoint.serialize().expect("an endpoint")));
     say(&hex(&words.memory.serialize().expect("a memory")));
@@ -78,7 +78,7 @@ pub(crate) fn play_the_peer() {
 }
 
 fn a_killed_peer_is_lost_in_mid_write(mode: IbMode) {
-    let end = End::open(Transport::IB0, mode);
+    let end = ends::end(Transport::IB0, mode);
     let mut child = Child::start(&[PEER]);
     let endpoint = Endpoint::deserialize(&unhex(&child.next_line())).expect("an endpoint");
     let theirs = RegisteredMemory::deserialize(&unhex(&child.next_line())).expect("a memory");
@@ -97,7 +97,7 @@ fn a_killed_peer_is_lost_in_mid_write(mode: IbMode) {
 }
 
 fn a_port_that_goes_down_is_told(mode: IbMode) {
-    let pair = Pair::open(mode);
+    let pair = ends::pair(mode);
     let (source, target) = (Words::new(&pair.a, 64), Words::new(&pair.b, 64));
     pair.ab.write(&target.at_peer(), 0, &source.memory, 0, 64).expect("a write");
     pair.ab.flush(FLUSH).expect("a flush");
@@ -115,7 +115,7 @@ fn a_port_that_goes_down_is_told(mode: IbMode) {
 }
 
 fn a_device_that_is_removed_is_told(mode: IbMode) {
-    let pair = Pair::open(mode);
+    let pair = ends::pair(mode);
     let (source, target) = (Words::new(&pair.b, 64), Words::new(&pair.a, 64));
     let theirs = target.at_peer();
     pair.ba.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
@@ -142,7 +142,7 @@ impl Drop for AddAgain {
 /// Returns whether data gets from one device to the other.
 fn works(mode: IbMode) -> bool {
     let attempt = || {
-        let pair = Pair::open(mode);
+        let pair = ends::pair(mode);
         let (source, target) = (Words::new(&pair.a, 1), Words::new(&pair.b, 1));
         source.fill(3);
         pair.ab.write(&target.at_peer(), 0, &source.memory, 0, 8).ok()?;

@@ -9,7 +9,7 @@ use mscclpp_test_support::{LIMIT, child, until};
 
 use crate::{
     Case,
-    ends::{End, Pair, Words},
+    ends::{self, Words},
 };
 
 pub(crate) const CASES: &[(&str, Case)] = &[
@@ -34,7 +34,7 @@ fn many_connections_of_one_device(mode: IbMode) {
     // The descriptors are those of both ends, which are in one process here.
     let files = rustix::process::Rlimit { current: Some(8192), maximum: Some(8192) };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files).expect("more descriptors");
-    let (a, b) = (End::open(Transport::IB0, mode), End::open(Transport::IB1, mode));
+    let (a, b) = (ends::end(Transport::IB0, mode), ends::end(Transport::IB1, mode));
     let (source, target) = (Words::new(&a, CONNECTIONS), Words::new(&b, CONNECTIONS));
     source.fill(5);
     let theirs = target.at_peer();
@@ -58,7 +58,7 @@ fn nothing_is_left_after_many_rounds(mode: IbMode) {
     const ROUNDS: u64 = 200;
     let before = objects();
     for round in 1..=ROUNDS {
-        let pair = Pair::open(mode);
+        let pair = ends::pair(mode);
         let (source, target) = (Words::new(&pair.a, 64), Words::new(&pair.b, 64));
         source.fill(round);
         pair.ab.write(&target.at_peer(), 0, &source.memory, 0, source.memory.size()).expect("a write");

@@ -1,8 +1,7 @@
-//! Tests on soft-RoCE devices that may be taken away: order, counts, many connections, and everything that fails.
+//! Tests on soft-RoCE devices that may be taken away: order, many connections, and everything that fails.
 //!
 //! They run only in the virtual machine of `cargo xtask rdma-vm`, as root, one test after the other.
 
-mod counts;
 #[path = "../ends/mod.rs"]
 mod ends;
 mod failures;
@@ -29,7 +28,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let may_run = env::var("MSCCLPP_VM_NODES").is_ok_and(|hosts| hosts == "1");
-    let cases = [traffic::CASES, counts::CASES, limits::CASES, failures::CASES].concat();
+    let cases = [traffic::CASES, limits::CASES, failures::CASES].concat();
     let trials = MODES.iter().flat_map(|(name, mode)| {
         cases.iter().map(move |(case_name, case)| {
             let (mode, case): (IbMode, Case) = (*mode, *case);

@@ -7,7 +7,7 @@ use mscclpp_test_support::until;
 
 use crate::{
     Case,
-    ends::{End, Pair, Words},
+    ends::{self, Pair, Words},
 };
 
 pub(crate) const CASES: &[(&str, Case)] = &[
@@ -25,7 +25,7 @@ fn a_token_never_overtakes_its_data(mode: IbMode) {
     const ROUNDS: u64 = 10_000;
     // The number of words of data, which take several packets.
     const WORDS: usize = 1024;
-    let pair = Pair::open(mode);
+    let pair = ends::pair(mode);
     let (there, back) = pair.semaphores();
     let (source, target) = (Words::new(&pair.a, WORDS), Words::new(&pair.b, WORDS));
     let (theirs, size) = (target.at_peer(), source.memory.size());
@@ -61,7 +61,7 @@ fn without_receive() -> u64 {
 fn a_burst_of_signals_finds_receives(mode: IbMode) {
     const SIGNALS: u64 = 10_000;
     let before = without_receive();
-    let pair = Pair::open(mode);
+    let pair = ends::pair(mode);
     let (there, back) = pair.semaphores();
     thread::scope(|scope| {
         scope.spawn(|| (0..SIGNALS).for_each(|_| there.signal().expect("a signal")));
@@ -72,7 +72,7 @@ fn a_burst_of_signals_finds_receives(mode: IbMode) {
 }
 
 fn large_and_odd_sizes_arrive(mode: IbMode) {
-    let pair = Pair::open(mode);
+    let pair = ends::pair(mode);
     for words in [1, 512, 513, 8 << 20] {
         let (source, target) = (Words::new(&pair.a, words), Words::new(&pair.b, words));
         source.fill(words as u64);
@@ -88,8 +88,8 @@ fn sides_of_different_mtu_and_gid_connect(mode: IbMode) {
     let active = || fs::read_to_string("/sys/class/net/net1/mtu").is_ok_and(|mtu| mtu.trim() == "600");
     until("the smaller MTU", active);
     let pair = Pair::of(
-        End::with(Transport::IB0, mode, IbConfig::new().gid_index(1)),
-        End::with(Transport::IB1, mode, IbConfig::new().gid_index(1).port(1)),
+        ends::end_with(Transport::IB0, mode, IbConfig::new().gid_index(1)),
+        ends::end_with(Transport::IB1, mode, IbConfig::new().gid_index(1).port(1)),
     );
     let (there, back) = pair.semaphores();
     let (source, target) = (Words::new(&pair.a, 4096), Words::new(&pair.b, 4096));

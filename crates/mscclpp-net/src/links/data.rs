@@ -6,7 +6,7 @@ use std::{
 use crate::SystemError;
 
 use super::{
-    Command, Complaint, LinksState, Name,
+    Command, LinksState, Name,
     handshake::Request,
     header::{Inbound, Outbound, SealKey},
     message::Message,
@@ -70,10 +70,11 @@ impl Admission {
         &self.request.from
     }
 
-    /// Refuses what came on the connection, for this `reason`. The peer is notified on the link, which then ends.
-    /// Links back to the peer end too, because nothing that this side waits for over them would ever come.
-    pub fn refuse(self, complaint: Complaint, reason: String) {
-        self.report(Message::Refused(complaint), reason);
+    /// Refuses what came on the connection, for this `reason`. The peer is notified on the link, which then ends: it is
+    /// `told` the first bytes of that text, as many as of a failure. Links back to the peer end too, because nothing
+    /// that this side waits for over them would ever come.
+    pub fn refuse(self, told: String, reason: String) {
+        self.report(Message::Refused, told, reason);
     }
 
     /// Reports that nothing comes from the peer on this connection any more. If the link still lives, the network
@@ -81,6 +82,7 @@ impl Admission {
     pub fn report_silence(self) {
         self.report(
             Message::Silence,
+            String::new(),
             "the network swallows a connection of its that carries data".to_owned(),
         );
     }
@@ -89,11 +91,11 @@ impl Admission {
     /// link still lives, the peer is notified on it, which ends the link: the peer may not know of the failure. Links
     /// back to the peer become suspect, because data that this side waits for over them may have been lost.
     pub fn report_broken(self, reason: String) {
-        self.report(Message::Broken, reason);
+        self.report(Message::Broken, String::new(), reason);
     }
 
-    fn report(self, message: Message, reason: String) {
-        self.shared.commands.send(Command::Report { request: self.request, message, reason });
+    fn report(self, message: Message, told: String, reason: String) {
+        self.shared.commands.send(Command::Report { request: self.request, message, told, reason });
     }
 }
 

@@ -2,8 +2,6 @@ use std::{fmt, net::SocketAddr};
 
 use crate::SystemError;
 
-use super::Complaint;
-
 /// Receives the end of a link.
 ///
 /// The method is called on the thread of the links, one call at a time. It must not block, because all other links
@@ -26,8 +24,8 @@ pub enum LinkEnd {
     Refused {
         /// The address at which the peer listens.
         address: SocketAddr,
-        /// The peer's complaint.
-        complaint: Complaint,
+        /// The peer's reason, bounded like that of [`LinkEnd::Failed`].
+        reason: Vec<u8>,
     },
     /// This side refused what the peer sent.
     Hostile {
@@ -48,8 +46,9 @@ impl fmt::Display for LinkEnd {
             Self::Failed(reason) => {
                 write!(f, "the peer says that it failed: {}", String::from_utf8_lossy(reason).escape_debug())
             }
-            Self::Refused { address, complaint } => {
-                write!(f, "the peer at {address} refused what was sent: {complaint}")
+            Self::Refused { address, reason } => {
+                let reason = String::from_utf8_lossy(reason);
+                write!(f, "the peer at {address} refused what was sent: {}", reason.escape_debug())
             }
             Self::Hostile { address, reason } => {
                 write!(f, "what the peer at {address} sent was refused: {reason}")

@@ -1,5 +1,3 @@
-use std::fmt;
-
 use super::header::{BadHeader, Fields};
 
 /// A message that the owner of an endpoint sends on a link.
@@ -7,13 +5,13 @@ use super::header::{BadHeader, Fields};
 pub(super) enum Message {
     /// The endpoint is being closed.
     Goodbye,
-    /// The owner refused what came over a data connection of the link.
-    Refused(Complaint),
+    /// The owner refused what came over a data connection of the link, for the reason in the messages before.
+    Refused,
     /// The network drops the packets of a data connection of the link.
     Silence,
     /// The owner saw a connection between the two endpoints break.
     Broken,
-    /// A part of the reason of a failure, of `len` bytes, at least one; more parts may follow.
+    /// A part of a reason, of `len` bytes, at least one; more parts may follow.
     Reason { piece: [u8; PIECE], len: u8 },
     /// The endpoint's owner has failed, for the reason in the messages before.
     Failed,
@@ -24,30 +22,14 @@ pub(super) const PIECE: usize = 24;
 /// The most bytes of a reason. A peer that sends more is refused.
 pub(super) const MAX_REASON: usize = 480;
 
-/// Returns the messages that say that this side has failed, with the first [`MAX_REASON`] bytes of the reason.
-pub(super) fn failure(reason: &str) -> impl Iterator<Item = Message> {
+/// Returns `message`, and before it the messages with the first [`MAX_REASON`] bytes of its reason.
+pub(super) fn with_reason(reason: &str, message: Message) -> impl Iterator<Item = Message> {
     let pieces = reason.as_bytes()[..reason.len().min(MAX_REASON)].chunks(PIECE).map(|bytes| {
         let mut piece = [0; PIECE];
         piece[..bytes.len()].copy_from_slice(bytes);
         Message::Reason { piece, len: bytes.len() as u8 }
     });
-    pieces.chain([Message::Failed])
-}
-
-/// A fault that a transport finds in what a peer sent. The transport defines what the numbers mean.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Complaint {
-    /// The number of the fault.
-    pub code: u32,
-    /// Values that describe the fault.
-    pub values: [u64; 3],
-}
-
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c] = self.values;
-        write!(f, "complaint {} with values {a}, {b} and {c}", self.code)
-    }
+    pieces.chain([message])
 }
 
 // The kinds below these are those of a transport's data, which has connections of its own.
@@ -62,9 +44,7 @@ impl From<Message> for Fields {
     fn from(message: Message) -> Self {
         match message {
             Message::Goodbye => Self { kind: GOODBYE, ..Self::default() },
-            Message::Refused(Complaint { code, values }) => {
-                Self { kind: REFUSED, small: code, numbers: values, ..Self::default() }
-            }
+            Message::Refused => Self { kind: REFUSED, ..Self::default() },
             Message::Silence => Self { kind: SILENCE, ..Self::default() },
             Message::Reason { piece, len } => {
                 let mut numbers = [0; 3];
@@ -83,10 +63,10 @@ impl TryFrom<Fields> for Message {
     type Error = BadHeader;
 
     fn try_from(fields: Fields) -> Result<Self, BadHeader> {
-        let Fields { kind, flag, small, numbers } = fields;
+        let Fields { kind, flag, numbers, .. } = fields;
         match (kind, flag) {
             (GOODBYE, 0) => Ok(Self::Goodbye),
-            (REFUSED, 0) => Ok(Self::Refused(Complaint { code: small, values: numbers })),
+            (REFUSED, 0) => Ok(Self::Refused),
             (SILENCE, 0) => Ok(Self::Silence),
             (REASON, len) if (1..=PIECE).contains(&usize::from(len)) => {
                 let mut piece = [0; PIECE];
@@ -108,11 +88,10 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let complaint = Complaint { code: 9, values: [1, 2, u64::MAX] };
         let piece = std::array::from_fn(|i| i as u8);
         let reason = Message::Reason { piece, len: 24 };
-        let others = [Message::Goodbye, Message::Silence, Message::Failed, Message::Broken];
-        for message in others.into_iter().chain([Message::Refused(complaint), reason]) {
+        let others = [Message::Goodbye, Message::Refused, Message::Silence, Message::Failed, Message::Broken];
+        for message in others.into_iter().chain([reason]) {
             assert_eq!(Message::try_from(Fields::from(message)), Ok(message));
         }
     }
@@ -120,7 +99,7 @@ mod tests {
     #[test]
     fn a_reason_is_cut_into_pieces_and_bounded() {
         for (len, pieces) in [(0, 0), (1, 1), (24, 1), (25, 2), (480, 20), (10_000, 20)] {
-            let said: Vec<_> = failure(&"x".repeat(len)).collect();
+            let said: Vec<_> = with_reason(&"x".repeat(len), Message::Failed).collect();
             assert_eq!((said.len(), said.last()), (pieces + 1, Some(&Message::Failed)), "{len} bytes");
         }
     }

@@ -91,7 +91,6 @@ pub use data::{Acceptor, Admission, DataConnection};
 pub use error::Error;
 pub use events::{LinkEnd, LinkEvents};
 pub use link::{Failures, Link, Suspicions};
-pub use message::Complaint;
 pub use protocol::Protocol;
 
 use error::Result;
@@ -149,8 +148,8 @@ enum Command {
     /// Suspect that link, because something went wrong with one of its connections. If the link does not end by
     /// itself shortly, it ends for this reason.
     Suspect { link: u64, reason: String },
-    /// Say this to the peer, because something went wrong on a data connection.
-    Report { request: Request, message: Message, reason: String },
+    /// Say this to the peer, with what it is to be `told`, because something went wrong on a data connection.
+    Report { request: Request, message: Message, told: String, reason: String },
     /// Tell the peer to which that link leads that this side has failed.
     TellFailure { request: Request, reason: String },
     /// Say goodbye to the endpoint's peers.

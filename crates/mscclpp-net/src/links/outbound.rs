@@ -25,7 +25,7 @@ pub(super) struct OutboundLink {
     events: Arc<dyn LinkEvents>,
     inbound: Inbound,
     header: Incoming<HEADER>,
-    /// The part of the reason of its failure that the peer has sent so far.
+    /// The part of a reason that the peer has sent so far.
     reason: Vec<u8>,
     /// The time at which the link ends as lost, and why, if this side knows more than the peer says.
     suspicion: Option<(Instant, Option<String>)>,
@@ -98,13 +98,15 @@ impl OutboundLink {
                     continue;
                 }
                 Ok(Message::Goodbye) => LinkEnd::Goodbye,
-                Ok(Message::Refused(complaint)) => LinkEnd::Refused { address, complaint },
+                Ok(Message::Refused) => {
+                    LinkEnd::Refused { address, reason: std::mem::take(&mut self.reason) }
+                }
                 Ok(Message::Silence) => self.lost(
                     "the network swallows a connection that carries data, or its answers, and not others; a firewall's rules or \
                      state may be why",
                 ),
                 Ok(Message::Failed) => LinkEnd::Failed(std::mem::take(&mut self.reason)),
-                Ok(Message::Reason { .. }) => self.hostile("it says more of its failure than fits".to_owned()),
+                Ok(Message::Reason { .. }) => self.hostile("it says more of a reason than fits".to_owned()),
                 Err(bad) => self.hostile(bad.to_string()),
             });
         }

@@ -19,7 +19,7 @@ use super::{
     accepted::Accepted,
     handshake::{Purpose, Refusal, Request},
     inbound::{InboundEnd, InboundLink},
-    message::{Message, failure},
+    message::{Message, with_reason},
     outbound::OutboundLink,
 };
 
@@ -206,11 +206,13 @@ impl Service {
                     suspected
                         .for_each(|outbound| outbound.suspect(Some(reason.clone()), now + self.shared.grace));
                 }
-                Command::Report { request, message, reason } => self.report(&request, message, &reason, now),
+                Command::Report { request, message, told, reason } => {
+                    self.report(&request, message, &told, &reason, now);
+                }
                 Command::TellFailure { request, reason } => {
                     self.failed.insert((request.from, request.endpoint));
                     let back = self.ways_back_of(&request);
-                    back.for_each(|link| failure(&reason).for_each(|message| link.say(message)));
+                    back.for_each(|link| with_reason(&reason, Message::Failed).for_each(|it| link.say(it)));
                 }
                 Command::CloseEndpoint { name } => self.close_endpoint(&name),
                 Command::Stop => return false,
@@ -220,10 +222,10 @@ impl Service {
     }
 
     /// Reports that something went wrong on a data connection. The peer may not know of it, so it is notified on its
-    /// link.
-    fn report(&mut self, request: &Request, message: Message, reason: &str, now: Instant) {
+    /// link, and `told` why.
+    fn report(&mut self, request: &Request, message: Message, told: &str, reason: &str, now: Instant) {
         match message {
-            Message::Refused(_) => {
+            Message::Refused => {
                 tracing::error!(target: "mscclpp::conn", reason, "what a peer sent was refused");
             }
             // The end of the link has said more already.
@@ -235,8 +237,8 @@ impl Service {
             _ if self.failed.contains(&(request.endpoint, request.from)) => return,
             _ => tracing::info!(target: "mscclpp::conn", reason, "a peer's connection broke"),
         }
-        self.links_of(request).for_each(|link| link.say(message));
-        if !matches!(message, Message::Refused(_)) {
+        self.links_of(request).for_each(|link| with_reason(told, message).for_each(|it| link.say(it)));
+        if message != Message::Refused {
             return self.suspect_way_back(request, reason, now);
         }
         // The peer will not send what this side waits for.

@@ -15,8 +15,8 @@ use mscclpp_test_support::{LIMIT, until};
 use crate::{SystemError, handshake::Responder, key::Key};
 
 use super::{
-    Acceptor, Address, Admission, Complaint, DataConnection, Error, Link, LinkEnd, LinkEvents, Links, Name,
-    Options, Protocol,
+    Acceptor, Address, Admission, DataConnection, Error, Link, LinkEnd, LinkEvents, Links, Name, Options,
+    Protocol,
     handshake::{self, Purpose, Refusal, Request},
     header::Fields,
     service::MAX_OPEN,
@@ -187,10 +187,9 @@ fn what_is_refused_is_told_and_ends_the_way_back() {
     let (a, b) = (Process::start(), Process::start());
     let (ab, ba) = (a.dial(&b), b.dial(&a));
     let _data = ab.link.open_data().unwrap();
-    let complaint = Complaint { code: 4, values: [7, 8, 9] };
-    b.taken.last().refuse(complaint, "nobody wants it".to_owned());
-    let LinkEnd::Refused { complaint: told, .. } = ab.end() else { panic!("not refused") };
-    assert_eq!(told, complaint);
+    b.taken.last().refuse("it is not wanted here".to_owned(), "nobody wants it".to_owned());
+    let LinkEnd::Refused { reason: told, .. } = ab.end() else { panic!("not refused") };
+    assert_eq!(told, b"it is not wanted here");
     let LinkEnd::Hostile { reason, .. } = ba.end() else { panic!("not hostile") };
     assert_eq!(reason, "nobody wants it");
 }

@@ -26,7 +26,7 @@ fn numbered(n: u64) -> ProxyTrigger {
     ProxyTrigger { fst: n, snd: 0 }
 }
 
-fn kernels() -> &'static Kernels {
+pub(crate) fn kernels() -> &'static Kernels {
     static KERNELS: OnceLock<Kernels> = OnceLock::new();
     KERNELS.get_or_init(|| Kernels::load(&gpu()))
 }
@@ -37,7 +37,7 @@ fn push<H: ProxyHandler>(proxy: &Proxy<H>, n: u64) -> FifoPosition {
 }
 
 fn sync<H: ProxyHandler>(proxy: &Proxy<H>, position: FifoPosition) -> bool {
-    kernels().sync(proxy.fifo().device_handle(), position)
+    kernels().sync(proxy.fifo().device_handle(), position, -1)
 }
 
 #[test]

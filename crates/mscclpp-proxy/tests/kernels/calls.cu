@@ -56,8 +56,12 @@ extern "C" __global__ void fifo_push(FifoDeviceHandle fifo, uint64_t fst, uint64
   *result = fifo.push(ProxyTrigger{fst, snd}, maxSpin);
 }
 
-extern "C" __global__ void fifo_sync(FifoDeviceHandle fifo, uint64_t position, uint64_t* result) {
-  *result = fifo.sync(position);
+extern "C" __global__ void fifo_sync(FifoDeviceHandle fifo, uint64_t position, int64_t maxSpin, uint64_t* result) {
+  *result = fifo.sync(position, maxSpin);
+}
+
+extern "C" __global__ void fifo_poll(FifoDeviceHandle fifo, uint64_t position, uint64_t* result) {
+  *result = fifo.poll(position);
 }
 
 // Every block pushes until a push fails.

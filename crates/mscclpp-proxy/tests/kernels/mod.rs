@@ -78,8 +78,12 @@ impl Kernels {
         FifoPosition::from_raw(self.start_push(fifo, trigger, max_spins).end())
     }
 
-    pub(crate) fn sync(&self, fifo: FifoHandle, position: FifoPosition) -> bool {
-        self.call("fifo_sync", KernelArgs::new().with(fifo).with(position)) != 0
+    pub(crate) fn sync(&self, fifo: FifoHandle, position: FifoPosition, max_spins: i64) -> bool {
+        self.call("fifo_sync", KernelArgs::new().with(fifo).with(position).with(max_spins)) != 0
+    }
+
+    pub(crate) fn is_taken(&self, fifo: FifoHandle, position: FifoPosition) -> bool {
+        self.call("fifo_poll", KernelArgs::new().with(fifo).with(position)) != 0
     }
 }
 

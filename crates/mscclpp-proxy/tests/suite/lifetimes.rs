@@ -35,7 +35,7 @@ fn starts_and_stops_a_hundred_times(setup: &Setup) {
 }
 
 fn a_stop_drains_what_was_pushed(setup: &Setup) {
-    const EACH: u64 = 50;
+    const EACH: u64 = 25;
     let pair = Pair::new(setup, 1 << 20, 1, |builder| builder);
     let [a, b] = &pair.sides;
     for round in 0..10 {

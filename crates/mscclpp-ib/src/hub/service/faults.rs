@@ -24,7 +24,7 @@ pub(super) struct PortDown {
 }
 
 impl Service {
-    pub(super) fn hear(&mut self, adapter: &Arc<Adapter>, event: AsyncEvent) {
+    pub(super) fn handle_event(&mut self, adapter: &Arc<Adapter>, event: AsyncEvent) {
         tracing::debug!(target: "mscclpp::conn", device = adapter.name(), ?event, "an adapter says");
         match event {
             AsyncEvent::PortDown(port) => {
@@ -37,7 +37,9 @@ impl Service {
             AsyncEvent::DeviceFailed(text) => self.fail(adapter, |_| true, &text),
             // The sending end of a queue pair needs nothing here: its requests under way fail, with the reason.
             AsyncEvent::QueuePairFailed(qpn, text) => {
-                for number in self.those(|it| Arc::ptr_eq(&it.side().adapter, adapter) && it.qpn() == qpn) {
+                for number in
+                    self.numbers_where(|it| Arc::ptr_eq(&it.side().adapter, adapter) && it.qpn() == qpn)
+                {
                     if let Some(receiver) = self.receivers.get(&number) {
                         let mut receiver = receiver.lock();
                         receiver.serve();
@@ -70,7 +72,7 @@ impl Service {
         for adapter in adapters.filter(|adapter| adapter.is_removed()).collect::<Vec<_>>() {
             self.fail(&adapter, |_| true, "the device was removed");
             self.shared.adapters.lock().retain(|_, known| !Arc::ptr_eq(known, &adapter));
-            let lost = self.those(|receiver| Arc::ptr_eq(&receiver.side().adapter, &adapter));
+            let lost = self.numbers_where(|receiver| Arc::ptr_eq(&receiver.side().adapter, &adapter));
             lost.into_iter().for_each(|number| self.close(number));
             self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, &adapter));
             let events = &self.events;
@@ -79,7 +81,7 @@ impl Service {
                     events.remove(&**of);
                     false
                 }
-                EventSource::Completions(channel, of) if of == adapter.name() => {
+                EventSource::Completions(channel) if Arc::ptr_eq(channel.adapter(), &adapter) => {
                     events.remove(&**channel);
                     false
                 }

@@ -8,11 +8,14 @@ const TOKEN: RouteId = RouteId::new(1);
 const OTHER_TOKEN: RouteId = RouteId::new(2);
 const ENOUGH: usize = 1 << 20;
 
-fn routes() -> Vec<Option<Route>> {
+fn routes() -> Routes<Route> {
     let region = |id| RegionBlob { id, address: id << 40, len: u64::MAX, data_key: 100, update_key: 200 };
     let from = Origin { address: 1 << 20, key: 300, is_host_memory: true };
-    let to = |id, from| Some(Route { to: region(id), from });
-    vec![to(1, Some(from)), to(2, None), to(3, None)]
+    let mut routes = Routes::default();
+    for (route, id, from) in [(DATA, 1, Some(from)), (TOKEN, 2, None), (OTHER_TOKEN, 3, None)] {
+        routes.insert(route, Route { to: region(id), from });
+    }
+    routes
 }
 
 fn how(immediates: bool) -> How {
@@ -67,7 +70,7 @@ fn long_writes_are_split() {
 fn what_is_short_travels_inside_requests_if_the_host_can_read_it() {
     let inline = |len, is_host_memory| {
         let mut routes = routes();
-        let from = routes[0].as_mut().and_then(|route| route.from.as_mut()).expect("a source");
+        let from = routes.get_mut(DATA).and_then(|route| route.from.as_mut()).expect("a source");
         from.is_host_memory = is_host_memory;
         let mut plan = Plan::new(how(false));
         plan.add(&[write(0, len)], &routes, 0, ENOUGH, 0, true);
@@ -78,7 +81,7 @@ fn what_is_short_travels_inside_requests_if_the_host_can_read_it() {
 }
 
 #[test]
-fn with_atomics_a_signal_adds_and_is_told() {
+fn with_atomics_a_signal_adds_and_is_signalled() {
     let items = planned(how(false), &[write(0, 100), signal(TOKEN, 7)]);
     let add = Request::Add { to: (2 << 40) + WORD, key: 200, by: 1 };
     assert_eq!((items.len(), items[0].signalled), (2, false));
@@ -111,8 +114,8 @@ fn without_atomics_the_number_travels_with_the_last_data() {
     let expected = [(0, 100, Some(2)), (100, 1 << 30, None), (100 + LARGEST, 1, Some(3))];
     assert_eq!(writes(&items[1..4]), expected);
     assert!(matches!(items[4].request, Request::Write { len: 0, immediate: Some(4), .. }), "{items:?}");
-    let told: Vec<_> = items.iter().map(|item| item.signalled).collect();
-    assert_eq!(told, [true, true, false, true, true]);
+    let signalled: Vec<_> = items.iter().map(|item| item.signalled).collect();
+    assert_eq!(signalled, [true, true, false, true, true]);
 }
 
 #[test]
@@ -142,12 +145,12 @@ fn another_token_and_a_leap_are_named_anew() {
 }
 
 #[test]
-fn a_quarter_of_the_queue_is_told_at_the_latest() {
+fn a_quarter_of_the_queue_is_signalled_at_the_latest() {
     let batch: Vec<_> = (0..64).map(|i| write(i, 1)).collect();
-    let told = planned(how(false), &batch).iter().filter(|item| item.signalled).count();
-    assert_eq!(told, 4);
+    let signalled = planned(how(false), &batch).iter().filter(|item| item.signalled).count();
+    assert_eq!(signalled, 4);
     let all = planned(How { quarter: 1, ..how(false) }, &batch);
-    assert!(all.iter().all(|item| item.signalled), "in a queue of four each is told");
+    assert!(all.iter().all(|item| item.signalled), "in a queue of four each is signalled");
 }
 
 #[test]
@@ -155,8 +158,8 @@ fn a_flush_waits_for_what_came_before() {
     let mut plan = Plan::new(how(false));
     let batch = [Operation::Flush { ticket: 1 }, write(0, 1), write(1, 1), Operation::Flush { ticket: 2 }];
     plan.add(&batch, &routes(), 10, ENOUGH, 0, true);
-    let told: Vec<_> = plan.items.iter().map(|item| item.signalled).collect();
-    assert_eq!((told, plan.tickets.clone()), (vec![false, true], VecDeque::from([(1, 10), (2, 12)])));
+    let signalled: Vec<_> = plan.items.iter().map(|item| item.signalled).collect();
+    assert_eq!((signalled, plan.tickets.clone()), (vec![false, true], VecDeque::from([(1, 10), (2, 12)])));
     assert_eq!(plan.taken(2), 4);
     plan.items.clear();
     // The requests before asked for no completion, so an empty request behind them does.
@@ -241,8 +244,8 @@ fn in_whatever_portions_it_is_posted_it_comes_to_the_same() {
         let mut expected: Vec<_> = planned(how, &batch).iter().map(|item| item.request).collect();
         let (posted, tickets) = post_in_portions(how, &batch, &mut random);
         for (ticket, until) in tickets {
-            let is_told = until == 0 || posted[until as usize - 1].signalled;
-            assert!(is_told, "seed {seed}: nothing tells that ticket {ticket} is reached");
+            let is_signalled = until == 0 || posted[until as usize - 1].signalled;
+            assert!(is_signalled, "seed {seed}: nothing tells that ticket {ticket} is reached");
         }
         let telling = posted.chunks(how.quarter as usize).filter(|chunk| chunk.len() == how.quarter as usize);
         for chunk in telling {

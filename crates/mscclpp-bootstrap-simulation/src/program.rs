@@ -116,7 +116,11 @@ impl Program {
                 self.messages.entry(stream).or_default().push_back(bytes);
             }
             Action::Gone { peer, error } => {
-                self.gone.entry(peer).or_insert(error);
+                // As in the inbox of a real rank, a departure replaces a time-out.
+                let departed = matches!(self.gone.get(&peer), Some(Error::PeerClosed { .. }));
+                if !departed {
+                    self.gone.insert(peer, error);
+                }
             }
             Action::Sent(written) => written.store(true, Ordering::Relaxed),
             Action::Failed(error) => {

@@ -240,9 +240,12 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Makes calls that need `peer` fail from now on, once its messages are used up.
+    /// Makes calls that need `peer` fail from now on, once its messages are used up. The departure of the peer replaces a
+    /// time-out of an earlier search for it: the next call forgets the time-out, but not the departure.
     pub fn peer_gone(&self, peer: usize, error: Error) {
-        self.state.lock().gone.entry(peer).or_insert(error);
+        let mut state = self.state.lock();
+        state.forget_retryable(peer);
+        state.gone.entry(peer).or_insert(error);
         self.changed.notify_all();
     }
 
@@ -350,5 +353,14 @@ mod tests {
         let mut wait = Wait::of_rank(0, None, Duration::MAX);
         let outcome = inbox.wait_sent(1, &mut wait, &String::new, &taken, &written);
         assert!(matches!(outcome, Err(Error::PeerClosed { rank: 1 })), "{outcome:?}");
+    }
+
+    #[test]
+    fn who_leaves_after_a_search_has_timed_out_is_known_to_have_left() {
+        let inbox = Inbox::default();
+        inbox.peer_gone(1, Wait::quiet(Instant::now()).timed_out(String::new(), vec![1]));
+        inbox.peer_gone(1, Error::PeerClosed { rank: 1 });
+        inbox.forget_retryable(1);
+        assert!(matches!(inbox.gone(1), Some(Error::PeerClosed { rank: 1 })), "{:?}", inbox.gone(1));
     }
 }

@@ -166,7 +166,7 @@ impl Job {
             // Only the children of rank 0 get the table from it.
             Kind::Table if self.parent() == Some(0) => {
                 self.link_up(id, Link::new(0, true));
-                self.on_table_frame(0, frame)
+                self.on_table_frame(id, 0, frame)
             }
             Kind::Dismiss => {
                 self.remove(id);

@@ -54,7 +54,7 @@ use crate::{Error, LOG};
 
 pub use action::{Action, Command, ConnectionId, Written};
 pub use directory::Directory;
-pub use ending::LINGER;
+pub use ending::LONGEST_LINGER;
 pub use formation::Formation;
 pub use plan::{EARLIER_JOB_LIMIT, Join, Plan};
 
@@ -85,7 +85,10 @@ pub struct Job {
     relink_at: Option<Instant>,
     failed: Option<Error>,
     notes: Vec<Attempt>,
+    /// The time at which this rank ends, if it leaves.
     closing: Option<Instant>,
+    /// The time beyond which `closing` is not moved.
+    latest_end: Instant,
     turned_away: Repeated,
 }
 
@@ -109,6 +112,7 @@ impl Job {
             failed: None,
             notes: Vec::new(),
             closing: None,
+            latest_end: now,
             turned_away: Repeated::default(),
         };
         job.begin_formation();
@@ -214,7 +218,11 @@ impl Job {
         if let Some(written) = connection.outbox.advance(bytes) {
             self.actions.push_back(Action::Sent(written));
         }
-        if connection.outbox.is_empty() {
+        let (is_link, is_empty) = (matches!(connection.phase, Phase::Link(_)), connection.outbox.is_empty());
+        if is_link {
+            self.linger();
+        }
+        if is_empty {
             self.all_written(id);
         }
     }

@@ -92,7 +92,12 @@ impl Job {
         Ok(())
     }
 
-    pub(super) fn on_table_frame(&mut self, from: usize, frame: &Frame) -> Result<(), Malformed> {
+    pub(super) fn on_table_frame(
+        &mut self,
+        id: ConnectionId,
+        from: usize,
+        frame: &Frame,
+    ) -> Result<(), Malformed> {
         if self.parent() != Some(from) {
             return Err(Malformed("the table is not from the parent in the tree"));
         }
@@ -102,14 +107,15 @@ impl Job {
         }
         let mut reader = Reader::new(&frame.payload);
         let last = reader.take::<bool>()?;
-        self.formation.table.extend_from_slice(reader.rest());
-        if self.formation.table.len() > most_bytes(self.plan.n_ranks) {
+        let Some(link) = self.connections.get_mut(&id).and_then(Connection::link_mut) else { return Ok(()) };
+        link.table.extend_from_slice(reader.rest());
+        if link.table.len() > most_bytes(self.plan.n_ranks) {
             return Err(Malformed("a table is too long"));
         }
         if !last {
             return Ok(());
         }
-        let bytes = std::mem::take(&mut self.formation.table);
+        let bytes = std::mem::take(&mut link.table);
         self.table = Some(Arc::new(Table::parse(bytes, self.plan.rank, self.plan.n_ranks)?));
         self.formation.missing.clear();
         let is_child = |phase: &Phase| matches!(phase, Phase::Link(link) if self.is_child(link.peer));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::collective::Carrier;
 use crate::inbox::{Channel, Stream, Wait};
-use crate::job::{self, LINGER, OPEN_AFTER};
+use crate::job::{self, OPEN_AFTER};
 use crate::member::{Member, calls_of_members};
 use crate::tcp::handle::{Command, ReactorHandle};
 use crate::{Bootstrap, Error, FailureHook, LOG, Result};
@@ -49,9 +49,9 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 ///
 /// # Leaving
 /// Dropping says goodbye: messages that were sent still arrive, and calls of other ranks that need this one fail with
-/// [`Error::PeerClosed`]. It takes at most a few seconds, if others do not take their bytes. Dropping while the
-/// thread panics aborts the job instead. A process that ends without dropping counts as lost for the others. In a
-/// forked child calls fail with [`Error::Forked`], and dropping does nothing.
+/// [`Error::PeerClosed`]. It takes at most a few seconds if others do not take their bytes, and at most half a minute if
+/// they take them slowly. Dropping while the thread panics aborts the job instead. A process that ends without dropping
+/// counts as lost for the others. In a forked child calls fail with [`Error::Forked`], and dropping does nothing.
 pub struct TcpBootstrap {
     pub(super) member: Member,
     pub(super) handle: Arc<ReactorHandle>,
@@ -173,9 +173,7 @@ impl Drop for TcpBootstrap {
         }
         self.member.inbox.retire();
         let Some(thread) = self.thread.take() else { return };
-        self.handle.command(job::Command::Close);
-        let deadline = Instant::now() + LINGER + Duration::from_secs(1);
-        self.handle.wait_finished(deadline);
+        self.handle.close();
         if self.handle.is_finished() {
             // The thread has carried out its last action; a panic in it has been reported as a failure.
             let _ = thread.join();

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mscclpp_net::event_loop::Commands;
 
 use crate::Result;
 use crate::inbox::Inbox;
-use crate::job;
+use crate::job::{self, LONGEST_LINGER};
 use crate::protocol::table::Table;
 
 /// A command of a caller to the reactor of its rank.
@@ -69,8 +69,10 @@ impl ReactorHandle {
         self.inbox.update(|| self.finished.store(true, Ordering::Release));
     }
 
-    /// Waits until the thread has ended, or the deadline passes.
-    pub(crate) fn wait_finished(&self, deadline: Instant) {
+    /// Lets the rank leave, and waits until its thread has ended, which takes little more than [`LONGEST_LINGER`] at most.
+    pub(crate) fn close(&self) {
+        self.command(job::Command::Close);
+        let deadline = Instant::now() + LONGEST_LINGER + Duration::from_secs(1);
         self.inbox.wait_for(deadline, || self.is_finished());
     }
 

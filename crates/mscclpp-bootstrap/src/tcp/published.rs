@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::env::{Env, INTERFACE};
 use crate::inbox::Inbox;
-use crate::job::{Command, Directory, Formation, Job, LINGER, Plan};
+use crate::job::{Command, Directory, Formation, Job, Plan};
 use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{JobId, Process};
 use crate::protocol::table::{MAX_ADDRESSES, Place};
@@ -119,9 +119,8 @@ pub(crate) fn take(id: &UniqueId) -> Option<TcpListener> {
         }
         all.swap_remove(at)
     };
-    published.thread.command(Command::Close);
     // Rank 0 must be the only one that accepts.
-    published.thread.wait_finished(Instant::now() + LINGER + Duration::from_secs(1));
+    published.thread.close();
     Some(published.listener)
 }
 

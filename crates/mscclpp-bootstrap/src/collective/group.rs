@@ -61,7 +61,10 @@ impl Envelope for Group {
     fn open(&self, peer: usize, message: Vec<u8>) -> Result<Vec<u8>> {
         match Reader::new(&message).take() {
             Ok((DATA, _)) => Ok(Vec::new()),
-            Ok((_, rank)) => Err(Error::PeerClosed { rank }),
+            Ok((_, rank)) => {
+                let rank = if self.members.contains(&rank) { rank } else { peer };
+                Err(Error::PeerClosed { rank })
+            }
             Err(error) => Err(broken(peer, error)),
         }
     }

@@ -225,6 +225,10 @@ impl TcpBootstrapBuilder {
             let what = format!("the job's id has {} bytes; allowed: 1 to 512", id.len());
             return Err(Error::InvalidArgument(what));
         }
+        if let Some(secret) = self.given.secret.as_ref().filter(|text| !(1..=1024).contains(&text.len())) {
+            let what = format!("the secret has {} bytes; allowed: 1 to 1024", secret.len());
+            return Err(Error::InvalidArgument(what));
+        }
         let at = ParsedPlace::parse(at.into(), self.address_from.as_ref())?;
         let settings = self.resolve(&at, started)?;
         let inbox = Arc::new(Inbox::default());

@@ -218,7 +218,10 @@ impl Reactor {
         }
         let blocked = !self.job.pending(id).is_empty();
         if std::mem::replace(&mut socket.awaits_writable, blocked) != blocked {
-            let _ = self.events.modify(&socket.stream, id, Interest { read: true, write: blocked });
+            let modified = self.events.modify(&socket.stream, id, Interest { read: true, write: blocked });
+            if let Err(error) = modified {
+                self.job.on_end(Instant::now(), id, &Report(&error).to_string());
+            }
         }
     }
 

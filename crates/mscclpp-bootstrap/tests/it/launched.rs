@@ -83,6 +83,10 @@ fn a_launched_job_at_the_address_of_one_without_an_id_is_named_to_both() {
         assert!(message.contains("rank 0") && message.contains("rank 1"), "{message}");
         assert!(message.contains("the same MSCCLPP_JOB_ID"), "{message}");
     }
+    for secret in [String::new(), "x".repeat(1025)] {
+        let wrong = TcpBootstrap::builder(0, 1).secret(secret).connect(&at).unwrap_err();
+        assert!(wrong.to_string().contains("allowed: 1 to 1024"), "{wrong}");
+    }
     let too_long = TcpBootstrap::builder(0, 1).job_id("x".repeat(513)).connect(&at).unwrap_err();
     assert!(matches!(too_long, Error::InvalidArgument(_)), "{too_long}");
 }

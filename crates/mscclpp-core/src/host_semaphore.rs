@@ -138,7 +138,11 @@ impl HostToHostSemaphore {
         if words.poll(Ordering::Acquire) {
             return Ok(true);
         }
-        self.semaphore.check().map(|()| false)
+        match self.semaphore.check() {
+            // The status word is that of another thread's `wait`: on the CPU no kernel waits.
+            Ok(()) | Err(Error::DeviceWaitTimedOut { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits for a signal and takes it; data that the peer wrote before the signal is then visible. Waits for

@@ -4,8 +4,8 @@
 //! Frames of messages are held back while [`WINDOW`] bytes of them are on their way that the peer's bootstrap has not
 //! taken in. The window is smaller than the receive buffer, so the system of a peer whose process is stopped can
 //! still acknowledge everything that is sent. So `TCP_USER_TIMEOUT` ends only connections to a vanished node, and a
-//! stopped process does not count as dead. Other frames are few and small, and not held back, except for those that
-//! must come after a message.
+//! stopped process does not count as dead. Other frames are not held back, except for those that must come after a message. They
+//! are few and small, apart from those of the table.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

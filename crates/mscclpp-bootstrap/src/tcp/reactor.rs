@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
+use mscclpp_net::event_loop::{EventLoop, LISTENER, Ready};
 use mscclpp_net::key::Nonce;
 use mscclpp_net::socket::{canonical, is_connected, read_some};
 use mscclpp_net::{Report, SystemCall, SystemError, random};
@@ -180,7 +180,7 @@ impl Reactor {
         stream: TcpStream,
         connecting: bool,
     ) -> Result<(), SystemError> {
-        self.events.watch(&stream, id, Interest { read: true, write: connecting }).inspect_err(|error| {
+        self.events.watch(&stream, id, connecting).inspect_err(|error| {
             let error = Report(error).to_string();
             tracing::warn!(target: LOG, rank = self.rank, error, "cannot watch a connection");
         })?;
@@ -218,7 +218,7 @@ impl Reactor {
         }
         let blocked = !self.job.pending(id).is_empty();
         if std::mem::replace(&mut socket.awaits_writable, blocked) != blocked {
-            let modified = self.events.modify(&socket.stream, id, Interest { read: true, write: blocked });
+            let modified = self.events.modify(&socket.stream, id, blocked);
             if let Err(error) = modified {
                 self.job.on_end(Instant::now(), id, &Report(&error).to_string());
             }

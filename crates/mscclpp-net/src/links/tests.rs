@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_test_support::{LIMIT, until};
+use mscclpp_test_support::{LIMIT, listen, until};
 
 use crate::{SystemError, handshake::Responder, key::Key};
 
@@ -122,6 +122,19 @@ impl Process {
     fn request(&self, from: Name, purpose: Purpose) -> Request {
         Request { endpoint: self.address.name, from, link: 9, purpose }
     }
+}
+
+/// Returns the address of a process that answers everybody with something else than a handshake.
+pub(super) fn stranger() -> SocketAddr {
+    let (listener, address) = listen();
+    std::thread::spawn(move || {
+        let mut streams = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            streams.push(stream);
+        }
+    });
+    address
 }
 
 /// Returns the same endpoint, as if its process listened at a port of this node.
@@ -304,11 +317,12 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
 #[test]
 fn every_address_is_tried_and_named() {
     let b = Process::start();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_silent, silent) = listen();
+    let closed = listen().1;
     let request = b.request([6; 16], Purpose::Link);
-    let candidates = [closed, b.at()];
-    let (_, _, found) = super::dial::dial(PROTOCOL, &candidates, &b.address.key, &request).unwrap();
-    assert_eq!(found, b.at());
+    let candidates = [closed, silent, stranger(), b.at()];
+    let (stream, _, found) = super::dial::dial(PROTOCOL, &candidates, &b.address.key, &request).unwrap();
+    assert_eq!([found, stream.peer_addr().unwrap()], [b.at(); 2]);
     let gone = super::dial::dial(PROTOCOL, &[closed], &b.address.key, &request).map(|_| ()).unwrap_err();
     assert!(matches!(gone, Error::Gone { .. }) && gone.to_string().contains(&closed.to_string()), "{gone}");
 }

@@ -122,7 +122,7 @@ impl Program {
                     self.gone.insert(peer, error);
                 }
             }
-            Action::Sent(written) => written.store(true, Ordering::Relaxed),
+            Action::Sent(written) => written.written.store(true, Ordering::Relaxed),
             Action::Failed(error) => {
                 self.failure.get_or_insert(error);
             }
@@ -250,7 +250,7 @@ impl Program {
                 })
             }
             Running::Send { to, written } => match self.gone.get(&to) {
-                _ if written.load(Ordering::Relaxed) => Ok(None),
+                _ if written.written.load(Ordering::Relaxed) => Ok(None),
                 Some(error) => Err(error.clone()),
                 None => Ok(Some((Running::Send { to, written }, Vec::new()))),
             },

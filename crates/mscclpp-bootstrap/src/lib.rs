@@ -42,6 +42,7 @@
 
 mod address;
 mod bootstrap;
+mod digest;
 mod env;
 mod error;
 mod host;

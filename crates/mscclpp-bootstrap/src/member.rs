@@ -42,11 +42,6 @@ impl Member {
         self.check_process().err().or_else(|| self.inbox.failure())
     }
 
-    /// Returns whether the job [has failed](Self::failure), without the reason.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.check_process().is_err() || self.inbox.has_failed()
-    }
-
     pub(crate) fn on_failure(&self, hook: FailureHook) {
         if self.check_process().is_ok() {
             self.inbox.on_failure(hook);

@@ -14,9 +14,6 @@ use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
 use crate::{Error, LOG};
 
-/// The time that a dropped bootstrap waits until others take more of its last bytes, and that rank 0 of a job that failed
-/// while it formed waits for ranks that have yet to come.
-const LINGER: Duration = Duration::from_secs(2);
 /// The longest time that a dropped bootstrap goes on, even if others still take bytes.
 pub const LONGEST_LINGER: Duration = Duration::from_secs(30);
 
@@ -65,7 +62,7 @@ impl Job {
         if self.closing.is_some() {
             return;
         }
-        self.closing = Some(self.now + LINGER);
+        self.closing = Some(self.now + self.plan.limits.linger);
         self.latest_end = self.now + LONGEST_LINGER;
         let late = self.awaits_latecomers();
         if !late {
@@ -105,7 +102,7 @@ impl Job {
     /// Lets this rank, if it leaves, wait longer, because a peer takes its bytes.
     pub(super) fn linger(&mut self) {
         if let Some(end) = &mut self.closing {
-            *end = (self.now + LINGER).min(self.latest_end);
+            *end = (self.now + self.plan.limits.linger).min(self.latest_end);
         }
     }
 

@@ -143,7 +143,8 @@ impl Formation {
         }
     }
 
-    /// Returns whether somebody has listened for this rank, who had room for it.
+    /// Returns whether a refused connection is final: the process of the unique id listened before anybody had the id, and it
+    /// has not said that it has no descriptor left.
     pub(super) fn listened(&self) -> bool {
         matches!(&self.stage, Stage::Searching(join) if join.listened) && self.full.is_none()
     }

@@ -7,8 +7,8 @@
 //! describes the states.
 //!
 //! The comments refer to these invariants:
-//! - **S1** For the side that was connected to, a connection belongs to a rank from the proof of that rank on: its
-//!   end is then that of a link. The opener therefore gives up no connection on which it has sent its proof, and when
+//! - **S1** As soon as a rank has proved itself on a connection, the side that accepted the connection treats its end as
+//!   the loss of that rank. The opener therefore gives up no connection on which it has sent its proof, and when
 //!   it fails or leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection
 //!   at any time. A rank that joins can withdraw a proof that is not answered, by a retirement behind it, and opens
 //!   no other connection before that.
@@ -56,7 +56,7 @@ pub use action::{Action, Command, ConnectionId, Written};
 pub use directory::Directory;
 pub use ending::LONGEST_LINGER;
 pub use formation::Formation;
-pub use plan::{EARLIER_JOB_LIMIT, Join, Plan};
+pub use plan::{Join, Limits, Plan};
 
 /// The time for which a receive relies on the tree for news of its peer, before it opens a connection itself. Usually
 /// the peer opens one meanwhile, to send.
@@ -79,9 +79,9 @@ pub struct Job {
     table: Option<Arc<Table>>,
     /// The address at which this rank found rank 0.
     root_at: Option<SocketAddr>,
-    /// The neighbour from which failures above this rank come; the next field is when to look for another after it
-    /// left.
+    /// The neighbour from which failures above this rank come.
     uplink: Option<usize>,
+    /// The time at which to look for another one after it left.
     relink_at: Option<Instant>,
     failed: Option<Error>,
     notes: Vec<Attempt>,

@@ -5,7 +5,6 @@
 //! table, or after: the later of the two events sends it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use mscclpp_net::wire::{Malformed, Reader, Wire};
 
@@ -15,10 +14,6 @@ use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::hello::Purpose;
 use crate::protocol::table::{Place, Table, most_bytes};
 use crate::protocol::tree;
-
-/// The time that a connection of a process that has come again may take to end, or to continue. A broken connection
-/// is noticed by then, so one that does not end is the connection of another rank with this number.
-const CLAIM_LIMIT: Duration = Duration::from_secs(5);
 
 impl Job {
     /// Ends the job if another process still claims to be a rank that is entered, and does not say more.
@@ -53,7 +48,7 @@ impl Job {
         let Some(bytes) = roster.table() else { return };
         let is_claim = |c: &Connection| matches!(c.phase, Phase::Member { joined: false, .. });
         if roster.is_contested() && self.connections.values().any(is_claim) {
-            self.formation.claims_until.get_or_insert(self.now + CLAIM_LIMIT);
+            self.formation.claims_until.get_or_insert(self.now + self.plan.limits.claim);
             return;
         }
         self.formation.claims_until = None;

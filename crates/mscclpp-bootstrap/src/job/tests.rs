@@ -1,9 +1,9 @@
 //! Tests of a rank whose events come in an order that is rare in a job.
 
-use std::io::Read;
 use std::time::Duration;
 
 use mscclpp_net::wire::Wire;
+use mscclpp_test_support::Lines;
 
 use super::*;
 use crate::fuzzing::RawRank;
@@ -16,7 +16,8 @@ use crate::protocol::outbox::WINDOW;
 use crate::protocol::table::{self, Entry, Place};
 
 fn plan_of_rank_0() -> Plan {
-    Plan { by_address: true, ..Plan::for_tests(0, 4, JobKey::none(), Duration::from_secs(600)) }
+    let plan = Plan::new(0, 4, JobKey::none(), Instant::now(), Duration::from_secs(600));
+    Plan { job: Some([5; 16]), by_address: true, ..plan }
 }
 
 /// Makes rank 0 of four, while ranks are missing.
@@ -173,12 +174,11 @@ fn who_is_refused_again_and_again_is_noted_once() {
 
 /// Returns the lines that are logged on this thread while `run` runs.
 fn logged(run: impl FnOnce()) -> String {
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(writer)).with_ansi(false).finish();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
     tracing::subscriber::with_default(subscriber, run);
-    let mut text = String::new();
-    reader.read_to_string(&mut text).unwrap();
-    text
+    lines.text()
 }
 
 #[test]

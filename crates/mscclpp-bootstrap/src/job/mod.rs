@@ -7,8 +7,8 @@
 //! describes the states.
 //!
 //! The comments refer to these invariants:
-//! - **S1** As soon as a rank has proved itself on a connection, the side that accepted the connection treats its end as
-//!   the loss of that rank. The opener therefore gives up no connection on which it has sent its proof, and when
+//! - **S1** As soon as a rank has proved itself on a connection, the side that accepted it takes the end of that connection
+//!   for the loss of the rank. The opener therefore gives up no connection on which it has sent its proof, and when
 //!   it fails or leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection
 //!   at any time. A rank that joins can withdraw a proof that is not answered, by a retirement behind it, and opens
 //!   no other connection before that.

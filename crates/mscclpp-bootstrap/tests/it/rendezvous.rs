@@ -198,8 +198,7 @@ fn a_shared_secret_lets_in() {
 #[test]
 fn a_wrong_secret_is_told_and_does_not_disturb() {
     for wrong in [Some("octopus"), None] {
-        let at = format!("127.0.0.1:{}", free_port());
-        let at = at.as_str();
+        let at = &format!("127.0.0.1:{}", free_port());
         let (job, outcome) = std::thread::scope(|scope| {
             let join = |rank| scope.spawn(move || builder(rank, 3).secret("swordfish").connect(at));
             let zero = join(0);
@@ -219,7 +218,7 @@ fn a_wrong_secret_is_told_and_does_not_disturb() {
         assert!(job.iter().all(Result::is_ok), "{job:?}");
         match &outcome {
             Err(Error::Unauthenticated { address, reason }) => {
-                assert_eq!(*address, at);
+                assert_eq!(address, at);
                 assert_eq!(reason.contains("stranger"), wrong.is_some(), "{reason}");
                 assert!(reason.contains("the same MSCCLPP_BOOTSTRAP_SECRET"), "{reason}");
             }

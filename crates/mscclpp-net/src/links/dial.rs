@@ -119,17 +119,27 @@ fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached) -
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use mscclpp_test_support::listen;
 
     use super::*;
     use crate::{
         SystemError,
-        links::{
-            handshake::Purpose,
-            tests::{PROTOCOL, stranger},
-        },
+        links::{handshake::Purpose, tests::PROTOCOL},
     };
+
+    /// Returns the address of a process that answers everybody with something else than a handshake.
+    pub(in crate::links) fn stranger() -> SocketAddr {
+        let (listener, address) = listen();
+        std::thread::spawn(move || {
+            let mut streams = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept() {
+                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                streams.push(stream);
+            }
+        });
+        address
+    }
 
     #[test]
     fn how_each_address_failed_is_told() {

@@ -2,7 +2,7 @@
 
 use std::{
     io::Write,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, Sender, channel},
@@ -122,19 +122,6 @@ impl Process {
     fn request(&self, from: Name, purpose: Purpose) -> Request {
         Request { endpoint: self.address.name, from, link: 9, purpose }
     }
-}
-
-/// Returns the address of a process that answers everybody with something else than a handshake.
-pub(super) fn stranger() -> SocketAddr {
-    let (listener, address) = listen();
-    std::thread::spawn(move || {
-        let mut streams = Vec::new();
-        while let Ok((mut stream, _)) = listener.accept() {
-            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-            streams.push(stream);
-        }
-    });
-    address
 }
 
 /// Returns the same endpoint, as if its process listened at a port of this node.
@@ -296,8 +283,7 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
 #[test]
 fn a_peer_of_another_version_is_an_error_that_names_both() {
     let a = Process::start();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, address) = listen();
     let key = a.address.key.clone();
     let thread = std::thread::spawn(move || {
         let (responder, challenge) = Responder::challenge(PROTOCOL.name, [1; 32]);
@@ -309,7 +295,7 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
         assert_eq!(verdict.err(), Some(Refusal::Version { theirs: 1, ours: 7 }));
         stream.write_all(&answer).unwrap();
     });
-    let Err(error) = a.try_dial(&moved(&a.address, port)) else { panic!("another version") };
+    let Err(error) = a.try_dial(&moved(&a.address, address.port())) else { panic!("another version") };
     assert!(matches!(error, Error::Version { theirs: 7, ours: 1, .. }), "{error}");
     thread.join().unwrap();
 }
@@ -320,7 +306,7 @@ fn every_address_is_tried_and_named() {
     let (_silent, silent) = listen();
     let closed = listen().1;
     let request = b.request([6; 16], Purpose::Link);
-    let candidates = [closed, silent, stranger(), b.at()];
+    let candidates = [closed, silent, super::dial::tests::stranger(), b.at()];
     let (stream, _, found) = super::dial::dial(PROTOCOL, &candidates, &b.address.key, &request).unwrap();
     assert_eq!([found, stream.peer_addr().unwrap()], [b.at(); 2]);
     let gone = super::dial::dial(PROTOCOL, &[closed], &b.address.key, &request).map(|_| ()).unwrap_err();
@@ -340,8 +326,7 @@ fn an_endpoint_that_was_closed_is_told() {
 fn an_address_that_is_silent_is_tried_again() {
     let (a, b) = (Process::start(), Process::start());
     let peer = b.at();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listen();
     let between = std::thread::spawn(move || {
         let (silent, _) = listener.accept().unwrap();
         let (here, _) = listener.accept().unwrap();

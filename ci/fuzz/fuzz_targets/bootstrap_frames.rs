@@ -2,17 +2,18 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mscclpp_bootstrap::fuzzing;
+use mscclpp_bootstrap::{collective::call, fuzzing};
+use mscclpp_net::frame::encode;
 
 fuzz_target!(|data: &[u8]| {
     fuzzing::stranger(data);
     fuzzing::answer(data);
     fuzzing::member(data);
     fuzzing::table(data);
-    fuzzing::collective_message(data);
+    call::check(data);
     // With a valid header the fuzzer reaches the payloads sooner.
     if let Some((kind, payload)) = data.split_first() {
-        let frame = fuzzing::frame_of(*kind, payload);
+        let frame = encode(*kind, payload);
         fuzzing::stranger(&frame);
         fuzzing::answer(&frame);
         fuzzing::member(&frame);

@@ -1,12 +1,12 @@
-//! Simulated jobs of any size in one thread, with a simulated network and time, for tests and for counting.
+//! Simulated jobs of any size in one thread, with a simulated network and time, for tests.
 //!
 //! A seed determines everything: how many ranks there are, what they do, how slow the network is, and what goes
 //! wrong. The ranks are the state machines of `mscclpp_bootstrap::job`, as over sockets. `judge` checks the properties that must
 //! hold.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
 mod cost;
-mod costs;
 mod dice;
 mod fault;
 mod faults;
@@ -21,7 +21,5 @@ mod wire;
 mod wires;
 mod world;
 
-pub use cost::cost;
-pub use costs::{Cost, Costs, Traffic};
 pub use judge::{Played, play};
 pub use scenario::Kind;

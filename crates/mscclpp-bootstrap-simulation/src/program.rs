@@ -116,9 +116,13 @@ impl Program {
                 self.messages.entry(stream).or_default().push_back(bytes);
             }
             Action::Gone { peer, error } => {
-                self.gone.entry(peer).or_insert(error);
+                // As in the inbox of a real rank, a departure replaces a time-out.
+                let departed = matches!(self.gone.get(&peer), Some(Error::PeerClosed { .. }));
+                if !departed {
+                    self.gone.insert(peer, error);
+                }
             }
-            Action::Sent(written) => written.store(true, Ordering::Relaxed),
+            Action::Sent(written) => written.written.store(true, Ordering::Relaxed),
             Action::Failed(error) => {
                 self.failure.get_or_insert(error);
             }
@@ -246,7 +250,7 @@ impl Program {
                 })
             }
             Running::Send { to, written } => match self.gone.get(&to) {
-                _ if written.load(Ordering::Relaxed) => Ok(None),
+                _ if written.written.load(Ordering::Relaxed) => Ok(None),
                 Some(error) => Err(error.clone()),
                 None => Ok(Some((Running::Send { to, written }, Vec::new()))),
             },

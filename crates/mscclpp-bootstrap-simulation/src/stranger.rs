@@ -8,6 +8,7 @@ use crate::dice::Dice;
 use mscclpp_bootstrap::fuzzing::{RawRank, kinds, stale_hello};
 use mscclpp_bootstrap::job::ConnectionId;
 use mscclpp_bootstrap::protocol::frame::Kind;
+use mscclpp_bootstrap::protocol::hello::PROTOCOL_VERSION;
 use mscclpp_net::frame;
 use mscclpp_net::handshake::Kind::{Challenge, Full, Hello, Refuse};
 
@@ -34,8 +35,9 @@ pub(super) struct Stranger {
     /// The address that the stranger connects to, and when.
     pub(super) target: Option<(SocketAddr, Duration)>,
     pub(super) last_id: ConnectionId,
-    /// The bytes that it has received on each connection; the next field is how many it has sent.
+    /// The bytes that it has received on each connection.
     pub(super) heard: BTreeMap<ConnectionId, Vec<u8>>,
+    /// The number of bytes that it has sent on each connection.
     pub(super) said: BTreeMap<ConnectionId, usize>,
     pub(super) violations: Vec<String>,
 }
@@ -53,7 +55,7 @@ impl Stranger {
             0 => Manner::Silent,
             1 => Manner::Speaks(dice.bytes(200)),
             2 => Manner::Trickles(frame::encode(Hello as u8, &[7; 90])),
-            3 => Manner::Speaks(stale_hello(mscclpp_bootstrap::fuzzing::protocol_version(), n, rank, keyed)),
+            3 => Manner::Speaks(stale_hello(PROTOCOL_VERSION, n, rank, keyed)),
             4 => Manner::Joins(Box::new(RawRank::of_secret("a guess", n, rank))),
             _ => Manner::Speaks(frame::encode(Kind::Goodbye as u8, &[0; 8])),
         };

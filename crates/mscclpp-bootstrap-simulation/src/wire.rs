@@ -16,8 +16,9 @@ pub(super) struct End {
     pub(super) node: Option<usize>,
     pub(super) id: Option<ConnectionId>,
     pub(super) closed: bool,
-    /// The time at which the last of the bytes that it has sent arrive; the next field is how many are on their way.
+    /// The time at which the last of the bytes that it has sent arrive.
     pub(super) arrives: Duration,
+    /// The number of its bytes that are on their way.
     pub(super) under_way: usize,
     pub(super) blocked: bool,
     pub(super) finished: bool,

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::costs::Traffic;
 use crate::dice::Dice;
 use crate::fault::Fault;
 use crate::program::{Program, Step};
@@ -105,6 +104,13 @@ impl Node {
     }
 }
 
+/// The traffic that a rank writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Traffic {
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+}
+
 pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) network: Network,
@@ -127,8 +133,9 @@ pub(super) struct World {
     pub(super) last_wire: u64,
     /// The number of events so far.
     pub(super) count: u64,
-    /// The traffic of each rank; the next field is the most connections that it had at one time.
+    /// The traffic of each rank.
     pub(super) written: Vec<Traffic>,
+    /// The most connections that each rank had at one time.
     pub(super) most_wires: Vec<usize>,
     /// A digest of all events.
     pub(super) trace: u64,

@@ -34,7 +34,7 @@ pub(crate) const INTERFACE: &str = "MSCCLPP_SOCKET_IFNAME";
 impl Env {
     /// Reads the process's environment. A malformed value is [`Error::BadEnvironment`](crate::Error::BadEnvironment).
     pub fn read() -> Result<Self> {
-        Self::from_lookup(of_process)
+        Self::from_lookup(std::env::var_os)
     }
 
     /// Reads variables through a function, for tests and for programs with settings of their own.
@@ -47,10 +47,6 @@ impl Env {
         .map_err(|bad| BadVariable { value: "(hidden)".to_owned(), ..bad })?;
         Ok(Self { interface: net.interface, family: net.family, secret, host_id: net.host_id })
     }
-}
-
-pub(crate) fn of_process(name: &'static str) -> Option<OsString> {
-    std::env::var_os(name)
 }
 
 mscclpp_os::debug_fields!(Env, |this|

@@ -299,11 +299,15 @@ impl Error {
     /// Returns whether this is the end of the whole job, and not only of one call.
     ///
     /// A job also ends by an error of initialisation; this method is about errors of calls on a bootstrap that has
-    /// formed.
+    /// formed. They include [`Error::Io`], which ends the job when its thread cannot go on.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
-            Self::PeerLost { .. } | Self::Aborted { .. } | Self::DuplicateRank { .. } | Self::Mismatch { .. }
+            Self::PeerLost { .. }
+                | Self::Aborted { .. }
+                | Self::DuplicateRank { .. }
+                | Self::Mismatch { .. }
+                | Self::Io { .. }
         )
     }
 }

@@ -10,14 +10,8 @@ use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
 use crate::protocol::table::{Entry, Place, Table};
 use crate::unique_id::UniqueId;
-use mscclpp_net::frame;
 use mscclpp_net::handshake::{Frame, Initiator, Kind as Said};
 use mscclpp_net::wire::Wire;
-
-/// Returns the version of the protocol.
-pub fn protocol_version() -> u32 {
-    PROTOCOL_VERSION
-}
 
 /// A rank that a test controls: it goes through the handshake by which a rank joins, and then does what the test
 /// wants.
@@ -137,7 +131,7 @@ pub fn member(bytes: &[u8]) {
             Kind::Message | Kind::Rest => match assembler.push(frame) {
                 Ok(Some(message)) => {
                     for due in sequence.push(message).unwrap_or_default() {
-                        collective_message(&due.bytes);
+                        call::check(&due.bytes);
                     }
                 }
                 Ok(None) => {}
@@ -161,11 +155,6 @@ pub fn table(bytes: &[u8]) {
     }
 }
 
-/// Parses bytes as a message of a collective.
-pub fn collective_message(bytes: &[u8]) {
-    call::check(bytes);
-}
-
 /// Returns the id of the job, according to the environment, of a rank that is given its number and the address.
 pub fn job_id(
     lookup: impl Fn(&'static str) -> Option<std::ffi::OsString>,
@@ -187,9 +176,4 @@ pub fn kinds(bytes: &[u8]) -> Vec<u8> {
     let mut reader = FrameReader::new(usize::MAX);
     reader.push(bytes);
     std::iter::from_fn(|| reader.take::<u8>().ok()?).map(|frame| frame.kind).collect()
-}
-
-/// Encodes a frame of the kind with number `kind`, which may be unknown.
-pub fn frame_of(kind: u8, payload: &[u8]) -> Vec<u8> {
-    frame::encode(kind, &payload[..payload.len().min(MAX_PAYLOAD)])
 }

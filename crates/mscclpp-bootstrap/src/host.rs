@@ -2,8 +2,8 @@
 
 use mscclpp_net::random;
 use mscclpp_os::host::Host;
-use sha2::{Digest, Sha256};
 
+use crate::digest::digest;
 use crate::{LOG, Result};
 
 /// An identity that is equal in two processes that can reach each other's memory and Unix sockets.
@@ -11,13 +11,13 @@ pub(crate) type HostId = [u8; 16];
 
 /// Returns the identity for a text that the user chose.
 pub(crate) fn named(kind: &str, name: &str) -> HostId {
-    digest(&[kind, name])
+    id_of(&[kind, name])
 }
 
 pub(crate) fn detected() -> Result<HostId> {
     match Host::detect() {
         Ok(Host { boot_id, network_namespace: (device, inode) }) => {
-            Ok(digest(&["boot", &boot_id, &format!("{device}:{inode}")]))
+            Ok(id_of(&["boot", &boot_id, &format!("{device}:{inode}")]))
         }
         Err(error) => {
             let why = mscclpp_net::Report(&error).to_string();
@@ -28,14 +28,10 @@ pub(crate) fn detected() -> Result<HostId> {
     }
 }
 
-fn digest(parts: &[&str]) -> HostId {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part.as_bytes());
-    }
-    let digest = hash.finalize();
-    std::array::from_fn(|i| digest[i])
+fn id_of(parts: &[&str]) -> HostId {
+    let parts =
+        parts.iter().map(|part| [(part.len() as u64).to_le_bytes().as_slice(), part.as_bytes()].concat());
+    digest(&[&parts.collect::<Vec<_>>().concat()])
 }
 
 #[cfg(test)]

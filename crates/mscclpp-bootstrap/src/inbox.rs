@@ -35,6 +35,15 @@ pub struct Stream {
     pub tag: u64,
 }
 
+/// The progress of a message whose sender waits until it is written. Nobody but the sender reads the flags.
+#[derive(Default)]
+pub struct Sending {
+    /// Whether the thread of the rank has taken the message: see [`Inbox::begin_send`].
+    pub taken: AtomicBool,
+    /// Whether the message was handed to the system.
+    pub written: AtomicBool,
+}
+
 #[derive(Default)]
 struct State {
     messages: HashMap<Stream, VecDeque<Vec<u8>>>,
@@ -165,32 +174,30 @@ impl Inbox {
         Ok(outcome.is_some())
     }
 
-    /// Waits until a message to `peer` is `written`, or the deadline passes. Ends early, with the reason, when the
-    /// job fails or `peer` is gone. Before the message is `taken`, a time-out recorded for the peer belongs to an
-    /// earlier call and is ignored.
+    /// Waits until a message to `peer` is written, or the deadline passes. Ends early, with the reason, when the job fails or
+    /// `peer` is gone. Before the message is taken, a time-out recorded for the peer belongs to an earlier call and is ignored.
     pub fn wait_sent(
         &self,
         peer: usize,
         wait: &mut Wait,
         what: &dyn Fn() -> String,
-        taken: &AtomicBool,
-        written: &AtomicBool,
+        sending: &Sending,
     ) -> Result<()> {
         let outcome = self.wait(wait, what, |state| {
-            if written.load(Ordering::Acquire) {
+            if sending.written.load(Ordering::Acquire) {
                 return Some(Ok(()));
             }
             let gone = state.gone.get(&peer)?;
-            (taken.load(Ordering::Acquire) || !is_retryable(gone)).then(|| Err(gone.clone()))
+            (sending.taken.load(Ordering::Acquire) || !is_retryable(gone)).then(|| Err(gone.clone()))
         });
         outcome.map(drop)
     }
 
     /// Marks a message to `peer` as taken by the thread of the rank.
-    pub fn begin_send(&self, peer: usize, taken: &AtomicBool) {
+    pub fn begin_send(&self, peer: usize, sending: &Sending) {
         let mut state = self.state.lock();
         state.forget_retryable(peer);
-        taken.store(true, Ordering::Release);
+        sending.taken.store(true, Ordering::Release);
     }
 
     fn wait<T>(
@@ -240,9 +247,12 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Makes calls that need `peer` fail from now on, once its messages are used up.
+    /// Makes calls that need `peer` fail from now on, once its messages are used up. The departure of the peer replaces a
+    /// time-out of an earlier search for it: the next call forgets the time-out, but not the departure.
     pub fn peer_gone(&self, peer: usize, error: Error) {
-        self.state.lock().gone.entry(peer).or_insert(error);
+        let mut state = self.state.lock();
+        state.forget_retryable(peer);
+        state.gone.entry(peer).or_insert(error);
         self.changed.notify_all();
     }
 
@@ -257,10 +267,6 @@ impl Inbox {
 
     pub fn failure(&self) -> Option<Error> {
         self.state.lock().failure.clone()
-    }
-
-    pub fn has_failed(&self) -> bool {
-        self.state.lock().failure.is_some()
     }
 
     /// Fails everything, once; later failures are ignored. Returns whether this was the first.
@@ -324,31 +330,40 @@ mod tests {
     #[test]
     fn a_send_does_not_fail_by_the_time_out_of_an_earlier_call() {
         let inbox = Inbox::default();
-        let [taken, written] = [false; 2].map(AtomicBool::new);
+        let sending = Sending::default();
         let wait = || {
             let mut wait = Wait::quiet(Instant::now());
-            inbox.wait_sent(1, &mut wait, &String::new, &taken, &written)
+            inbox.wait_sent(1, &mut wait, &String::new, &sending)
         };
         let search_over =
             || inbox.peer_gone(1, Wait::quiet(Instant::now()).timed_out(String::new(), vec![1]));
         // The search ends between the call and the moment when the thread takes it.
         search_over();
         wait().expect("it is that of the search before");
-        inbox.begin_send(1, &taken);
+        inbox.begin_send(1, &sending);
         wait().expect("nothing has become of it yet");
         search_over();
         assert!(matches!(wait(), Err(Error::Timeout { .. })), "its own");
-        written.store(true, Ordering::Release);
+        sending.written.store(true, Ordering::Release);
         wait().expect("it is with the system");
     }
 
     #[test]
     fn a_send_to_who_has_left_fails_at_once() {
         let inbox = Inbox::default();
-        let [taken, written] = [false; 2].map(AtomicBool::new);
+        let sending = Sending::default();
         inbox.peer_gone(1, Error::PeerClosed { rank: 1 });
         let mut wait = Wait::of_rank(0, None, Duration::MAX);
-        let outcome = inbox.wait_sent(1, &mut wait, &String::new, &taken, &written);
+        let outcome = inbox.wait_sent(1, &mut wait, &String::new, &sending);
         assert!(matches!(outcome, Err(Error::PeerClosed { rank: 1 })), "{outcome:?}");
+    }
+
+    #[test]
+    fn who_leaves_after_a_search_has_timed_out_is_known_to_have_left() {
+        let inbox = Inbox::default();
+        inbox.peer_gone(1, Wait::quiet(Instant::now()).timed_out(String::new(), vec![1]));
+        inbox.peer_gone(1, Error::PeerClosed { rank: 1 });
+        inbox.forget_retryable(1);
+        assert!(matches!(inbox.gone(1), Some(Error::PeerClosed { rank: 1 })), "{:?}", inbox.gone(1));
     }
 }

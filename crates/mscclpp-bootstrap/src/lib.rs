@@ -8,8 +8,10 @@
 //! # How a job forms
 //! 1. Every rank connects to rank 0, which it knows by a [`UniqueId`] or an address. Both sides prove that they know the
 //!    job's key.
-//! 2. Rank 0 collects the addresses at which all ranks listen, and sends the list to all.
-//! 3. Each rank connects to its parent in a binary tree of all ranks, and the connections to rank 0 are closed again.
+//! 2. Rank 0 collects the addresses at which all ranks listen. When all have come, it tells each rank where its parent in a
+//!    binary tree of all ranks listens.
+//! 3. Each rank connects to its parent, which sends it the list of all addresses. Then the connections to rank 0 that are
+//!    not part of the tree are closed.
 //!
 //! Collectives and news of failures run along the tree. Messages between two ranks run over a connection that is opened when
 //! it is first needed.
@@ -40,6 +42,7 @@
 
 mod address;
 mod bootstrap;
+mod digest;
 mod env;
 mod error;
 mod host;

@@ -42,11 +42,6 @@ impl Member {
         self.check_process().err().or_else(|| self.inbox.failure())
     }
 
-    /// Returns whether the job [has failed](Self::failure), without the reason.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.check_process().is_err() || self.inbox.has_failed()
-    }
-
     pub(crate) fn on_failure(&self, hook: FailureHook) {
         if self.check_process().is_ok() {
             self.inbox.on_failure(hook);
@@ -129,12 +124,16 @@ impl Member {
         message.ok_or_else(|| wait.timed_out(format!("recv from rank {peer} with tag {tag}"), vec![peer]))
     }
 
-    /// Returns the next message from `peer` with this tag, if one has come.
+    /// Returns the next message from `peer` with this tag, if one has come. A search for the peer that has timed out is no
+    /// error here: it ended an earlier call, and the peer may still come.
     pub(crate) fn received(&self, peer: usize, tag: u32) -> Result<Option<Vec<u8>>> {
         self.check_peer(peer)?;
         let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
         let mut wait = self.wait_for(Some(Duration::ZERO));
-        self.inbox.take(stream, &mut wait, &|| format!("rank {peer}: try_recv, tag {tag}"))
+        match self.inbox.take(stream, &mut wait, &|| format!("rank {peer}: try_recv, tag {tag}")) {
+            Err(Error::Timeout { .. }) if self.inbox.failure().is_none() => Ok(None),
+            outcome => outcome,
+        }
     }
 
     /// Waits until no other thread of this rank is in a collective call.
@@ -245,3 +244,19 @@ macro_rules! calls_of_members {
     };
 }
 pub(crate) use calls_of_members;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_that_timed_out_is_no_error_of_who_asks_whether_a_message_has_come() {
+        let member = Member::new(0, 2, Arc::default());
+        let timed_out = || member.wait_for(None).timed_out("connecting to rank 1".to_owned(), vec![1]);
+        member.inbox.peer_gone(1, timed_out());
+        assert!(matches!(member.received(1, 7), Ok(None)));
+        // The job itself may fail by a time-out of another rank.
+        member.inbox.fail(&timed_out());
+        assert!(matches!(member.received(1, 7), Err(Error::Timeout { .. })));
+    }
+}

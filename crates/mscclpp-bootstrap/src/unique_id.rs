@@ -10,8 +10,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use sha2::{Digest, Sha256};
-
+use crate::digest::digest;
 use crate::{Error, Result};
 use mscclpp_net::wire::{Malformed, Reader, Wire};
 
@@ -71,14 +70,11 @@ impl UniqueId {
 
     /// Returns the id of another job, whose ranks meet through the same process. The same label always gives the same id.
     pub fn derive(&self, label: &[u8]) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(b"mscclpp-bootstrap derived id\0");
-        hash.update(self.job());
-        hash.update(label);
-        let (digest, addresses) = (hash.finalize(), self.addresses());
+        let job = digest(&[b"mscclpp-bootstrap derived id\0", &self.job(), label]);
+        let addresses = self.addresses();
         let ips: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
         let port = addresses.first().map_or(0, SocketAddr::port);
-        Self::new(&ips, port, std::array::from_fn(|i| digest[i]), self.key())
+        Self::new(&ips, port, job, self.key())
     }
 
     /// Returns the id as 256 hexadecimal digits, for environment variables and command lines. They contain the key.
@@ -145,8 +141,7 @@ impl UniqueId {
 }
 
 fn checksum(bytes: &[u8; UniqueId::SIZE]) -> [u8; 8] {
-    let digest = Sha256::digest(&bytes[..120]);
-    std::array::from_fn(|i| digest[i])
+    digest(&[&bytes[..120]])
 }
 
 impl std::str::FromStr for UniqueId {

@@ -9,7 +9,10 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use mscclpp_bootstrap::collective::call;
+use mscclpp_bootstrap::protocol::hello::PROTOCOL_VERSION;
 use mscclpp_bootstrap::{Bootstrap, Env, TcpBootstrap, fuzzing};
+use mscclpp_net::frame::encode;
 use mscclpp_test_support::{Noting, Random};
 use ranks::{PATIENCE, in_threads};
 
@@ -25,7 +28,7 @@ static ALLOCATOR: Noting = Noting(note);
 
 /// Makes a malformed attempt to join.
 fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
-    let mut bytes = fuzzing::stale_hello(fuzzing::protocol_version(), 3, 1, round.is_multiple_of(2));
+    let mut bytes = fuzzing::stale_hello(PROTOCOL_VERSION, 3, 1, round.is_multiple_of(2));
     match round % 8 {
         // These are a flipped bit, a wrong version, an unknown kind, and a huge length.
         0 => {
@@ -63,7 +66,7 @@ fn a_job_forms_among_strangers() {
         scope.spawn(|| {
             let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(at).ok()).collect();
             let slow: Vec<TcpStream> = (0..20).filter_map(|_| TcpStream::connect(at).ok()).collect();
-            for byte in fuzzing::stale_hello(fuzzing::protocol_version(), 3, 2, true) {
+            for byte in fuzzing::stale_hello(PROTOCOL_VERSION, 3, 2, true) {
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
@@ -137,13 +140,13 @@ fn parsers_take_anything() {
     for round in 0..20_000 {
         let n = random.below(400);
         let bytes = random.bytes(n);
-        let framed = fuzzing::frame_of((round % 40) as u8, &bytes);
+        let framed = encode((round % 40) as u8, &bytes);
         for input in [&bytes, &framed] {
             fuzzing::stranger(input);
             fuzzing::answer(input);
             fuzzing::member(input);
             fuzzing::table(input);
-            fuzzing::collective_message(input);
+            call::check(input);
             fuzzing::address(&String::from_utf8_lossy(input));
         }
     }

@@ -21,7 +21,7 @@ use mscclpp_test_support::{
     Random,
     child::{say, this_program},
     job::{Children, Role, run_if_child},
-    net::Net,
+    namespaces::Namespaces,
 };
 use support::{builder, communicator_of, device_of, three_sums};
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     if let Some(code) = run_if_child(child) {
         return code;
     }
-    let possible = Net::new(2).map(drop);
+    let possible = Namespaces::switched(2).map(drop);
     if let Err(why) = &possible {
         eprintln!("NOT TESTED: collectives between network namespaces: {why}");
     }
@@ -49,12 +49,12 @@ fn main() -> ExitCode {
         Trial::test("a_node_whose_ranks_are_killed_is_named_by_all_others", || {
             vanish(&Wires::None, |children, _| (2..4).for_each(|rank| children.kill(rank)))
         }),
-        wired("two_nodes_with_a_wire_reduce", || reduce(2, &Wires::Of(Net::new(2)?))),
-        wired("four_nodes_with_a_switch_reduce", || reduce(4, &Wires::Of(Net::new(4)?))),
+        wired("two_nodes_with_a_wire_reduce", || reduce(2, &Wires::Of(Namespaces::switched(2)?))),
+        wired("four_nodes_with_a_switch_reduce", || reduce(4, &Wires::Of(Namespaces::switched(4)?))),
         wired("a_node_whose_interface_is_taken_down_is_named_by_all_others", || {
-            vanish(&Wires::Of(Net::new(2)?), |_, wires| {
+            vanish(&Wires::Of(Namespaces::switched(2)?), |_, wires| {
                 if let Wires::Of(net) = wires {
-                    net.cut(1);
+                    net.ip(1, &["link", "set", "wire", "down"]);
                 }
             })
         }),
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 enum Wires {
     /// They are this machine, by other names.
     None,
-    Of(Net),
+    Of(Namespaces),
 }
 
 impl Wires {

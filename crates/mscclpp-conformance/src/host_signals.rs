@@ -1,4 +1,4 @@
-//! Signals that nodes send over the link, and kernels take.
+//! Signals that hosts send over the link, and kernels take.
 
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ fn a_signaller_comes_after_the_signals_of_hosts(setup: &dyn Setup) {
     assert!(!wait(&b, 1), "there are more signals than were sent");
 }
 
-/// Drops a queue while many of its operations are under way. Whoever signals next, a node or another queue, must
+/// Drops a queue while many of its operations are under way. Whoever signals next, a host or another queue, must
 /// overtake neither its data nor its signal, which would then be stored over the later one.
 fn a_signal_comes_after_those_of_queues_that_are_gone(setup: &dyn Setup) {
     // The data takes longer than a signal. Runs with different seeds share the machine, and the data has to arrive

@@ -23,7 +23,6 @@ use crate::{
 pub(crate) const CASES: Cases = cases!["signals":
     each_wait_takes_one_signal,
     an_endpoint_signals_itself,
-    both_sides_take_turns,
     a_wait_that_times_out_consumes_nothing,
     an_abort_ends_waits,
     a_peer_that_closed_ends_waits,
@@ -146,10 +145,6 @@ fn an_endpoint_signals_itself(setup: &dyn Setup) {
     assert!(!second.poll() && first.poll() && !first.poll());
 }
 
-fn both_sides_take_turns(setup: &dyn Setup) {
-    take_turns(setup, rounds(2000));
-}
-
 fn a_wait_that_times_out_consumes_nothing(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     pair.ba.set_label("rank 0");
@@ -202,10 +197,7 @@ fn a_peer_that_closed_ends_waits(setup: &dyn Setup) {
 /// A litmus test of the release of `signal` and the acquire of `wait`, through the peer's memory as it is mapped
 /// here.
 fn a_wait_sees_what_was_written_before_the_signal(setup: &dyn Setup) {
-    take_turns(setup, rounds(20_000));
-}
-
-fn take_turns(setup: &dyn Setup, rounds: u64) {
+    let rounds = rounds(20_000);
     let pair = Pair::connect(setup);
     let (a, b) = channel(&pair.ab, &pair.ba);
     let data = pair.b.share(64);

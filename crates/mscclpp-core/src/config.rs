@@ -71,7 +71,7 @@ pub struct EndpointConfig {
     pub transport: Transport,
     /// The device that the endpoint is on.
     pub device: Device,
-    /// How many operations may wait to be sent in each queue; `None` for the transport's own limit. When a queue is
+    /// How many operations may wait to be sent in each queue, 1 or more; `None` for the transport's own limit. When a queue is
     /// full, callers wait; that is no failure. Queues of CUDA IPC hold 768 operations at most.
     pub max_write_queue_size: Option<u32>,
     /// Whether the tokens of the endpoint's semaphores are in pinned host memory, even if kernels of its device wait
@@ -82,6 +82,20 @@ pub struct EndpointConfig {
     pub ib: IbConfig,
 }
 
+/// Makes a method for each field, which sets the field.
+macro_rules! setters {
+    ($of:ident: $($field:ident: $value:ty => $stored:expr),* $(,)?) => {
+        $(
+            #[doc = concat!("Sets [`", stringify!($of), "::", stringify!($field), "`].")]
+            #[must_use]
+            pub fn $field(mut self, $field: $value) -> Self {
+                self.$field = $stored;
+                self
+            }
+        )*
+    };
+}
+
 impl EndpointConfig {
     /// Makes a configuration with everything else at its default.
     #[must_use]
@@ -89,25 +103,10 @@ impl EndpointConfig {
         Self { transport, device, max_write_queue_size: None, tokens_on_host: false, ib: IbConfig::default() }
     }
 
-    /// Sets [`EndpointConfig::max_write_queue_size`], 1 or more.
-    #[must_use]
-    pub fn max_write_queue_size(mut self, operations: u32) -> Self {
-        self.max_write_queue_size = Some(operations);
-        self
-    }
-
-    /// Sets [`EndpointConfig::tokens_on_host`].
-    #[must_use]
-    pub fn tokens_on_host(mut self, on_host: bool) -> Self {
-        self.tokens_on_host = on_host;
-        self
-    }
-
-    /// Sets [`EndpointConfig::ib`].
-    #[must_use]
-    pub fn ib(mut self, ib: IbConfig) -> Self {
-        self.ib = ib;
-        self
+    setters! { EndpointConfig:
+        max_write_queue_size: u32 => Some(max_write_queue_size),
+        tokens_on_host: bool => tokens_on_host,
+        ib: IbConfig => ib,
     }
 }
 
@@ -192,20 +191,6 @@ impl Default for IbConfig {
     }
 }
 
-/// Makes a method for each field, which sets the field.
-macro_rules! setters {
-    ($($field:ident: $value:ty => $stored:expr),* $(,)?) => {
-        $(
-            #[doc = concat!("Sets [`IbConfig::", stringify!($field), "`].")]
-            #[must_use]
-            pub fn $field(mut self, $field: $value) -> Self {
-                self.$field = $stored;
-                self
-            }
-        )*
-    };
-}
-
 impl IbConfig {
     /// Makes parameters with everything at its default.
     #[must_use]
@@ -213,7 +198,7 @@ impl IbConfig {
         Self::default()
     }
 
-    setters! {
+    setters! { IbConfig:
         device_index: u32 => Some(device_index),
         port: u32 => Some(port),
         gid_index: u32 => Some(gid_index),

@@ -182,7 +182,7 @@ impl Context {
             transport: config.transport,
             device: config.device,
             process: ProcessId::current()?,
-            id: u64::from_le_bytes(identity::random()?),
+            id: u64::from_le_bytes(mscclpp_os::random()?),
             host: identity::host_id()?,
             // A CPU endpoint of a machine without devices counts as simulated.
             platform: if gpu.is_some() { self.platform()? } else { self.platform().unwrap_or(Platform::Sim) },

@@ -34,21 +34,10 @@ impl EndpointInfo {
     }
 }
 
-impl fmt::Debug for EndpointInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { transport, device, process, id, host, platform, device_uuid, blob } = self;
-        f.debug_struct("EndpointInfo")
-            .field("transport", transport)
-            .field("device", device)
-            .field("process", process)
-            .field("id", id)
-            .field("host", host)
-            .field("platform", platform)
-            .field("device_uuid", device_uuid)
-            .field("blob", &format_args!("{} bytes", blob.len()))
-            .finish()
-    }
-}
+mscclpp_os::debug_fields!(EndpointInfo, |this|
+    transport: this.transport, device: this.device, process: this.process, id: this.id, host: this.host,
+    platform: this.platform, device_uuid: this.device_uuid, blob: format_args!("{} bytes", this.blob.len())
+);
 
 impl fmt::Display for EndpointInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

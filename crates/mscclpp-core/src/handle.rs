@@ -50,7 +50,7 @@ pub struct HostToDeviceSemaphoreHandle {
     pub inbound_token: *mut u64,
     /// A word of local device memory that counts the signals that waits here have claimed.
     pub expected_inbound_token: *mut u64,
-    /// Four words of pinned host memory: abort request, a wait timed out, a wait saw the abort, reserved.
+    /// Four words of pinned host memory: abort request, a wait timed out, a wait saw the abort, a call was refused.
     pub status: *mut u32,
     /// In a port channel's handle, the parts of which a kernel makes a handle of its own; else null.
     pub port: *const u64,

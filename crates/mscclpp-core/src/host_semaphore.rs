@@ -36,7 +36,8 @@ impl HostToDeviceSemaphore {
 
     /// Signals the peer, after all earlier [writes](crate::Connection::write) of the connection. Blocks, for 30
     /// seconds at most, only while the transport is full, or while a dropped queue or service still has operations on
-    /// their way to the peer, with signals of this semaphore among them. Any thread may call it.
+    /// their way to the peer, with signals of this semaphore among them. Any thread may call it;
+    /// threads that signal at the same time wait for each other.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if that takes longer: nothing was sent, and the call can
@@ -138,7 +139,11 @@ impl HostToHostSemaphore {
         if words.poll(Ordering::Acquire) {
             return Ok(true);
         }
-        self.semaphore.check().map(|()| false)
+        match self.semaphore.check() {
+            // The status word is that of another thread's `wait`: on the CPU no kernel waits.
+            Ok(()) | Err(Error::DeviceWaitTimedOut { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits for a signal and takes it; data that the peer wrote before the signal is then visible. Waits for

@@ -22,7 +22,7 @@ impl ProcessId {
         let (origin, mut id) = match DRAWN.get() {
             Some(drawn) => *drawn,
             None => {
-                let drawn = (Origin::here(), Self(random()?).of_this_process());
+                let drawn = (Origin::here(), Self(mscclpp_os::random()?).of_this_process());
                 *DRAWN.get_or_init(|| drawn)
             }
         };
@@ -61,11 +61,6 @@ impl fmt::Debug for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ProcessId({:032x})", u128::from_be_bytes(self.0))
     }
-}
-
-/// Returns `N` random bytes from the operating system.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
-    Ok(mscclpp_os::random()?)
 }
 
 /// Returns the identifier that two processes share exactly if they are on one node: `MSCCLPP_HOSTID`, else the boot

@@ -5,7 +5,8 @@
 //! [`SemaphoreStub`]s make a [`Semaphore`], which kernels use through a [`BaseMemoryChannel`] or a [`MemoryChannel`]. Hosts
 //! signal over a [`HostToDeviceSemaphore`] or a [`HostToHostSemaphore`].
 //!
-//! This crate contains no transport, opens no socket and starts no thread.
+//! This crate contains no transport, opens no socket, and starts a thread only to go on with queues that were dropped
+//! before everything given to them had arrived.
 //!
 //! # A dead peer is an error, not a hang
 //! A transport tells each connection's [`LinkMonitor`] when the peer goes. The connection then fails with

@@ -7,10 +7,7 @@ use std::{
 use mscclpp_gpu::{DevicePtr, Gpu, Platform};
 use parking_lot::Mutex;
 
-use crate::{
-    Result, Transport,
-    identity::{self, ProcessId},
-};
+use crate::{Result, Transport, identity::ProcessId};
 
 /// A range of this process's memory that peers may be given.
 #[derive(Debug)]
@@ -34,7 +31,7 @@ impl MemoryRegion {
         gpu: Option<Gpu>,
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Arc<Self>> {
-        let id = u64::from_le_bytes(identity::random()?);
+        let id = u64::from_le_bytes(mscclpp_os::random()?);
         let region = Arc::new(Self { id, ptr, len, gpu, _owner: owner });
         REGIONS.lock().insert(id, Arc::downgrade(&region));
         Ok(region)

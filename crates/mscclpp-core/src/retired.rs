@@ -79,8 +79,8 @@ impl Retired {
         if !state.has_thread {
             let (this, gpu) = (Arc::downgrade(self), self.gpu.clone());
             let work = move || {
-                // A look at a stream must not break a capture of somebody else. If this call fails, the look reports
-                // why.
+                // Asking a stream for its progress must not end a capture that another thread makes. If this call fails,
+                // `progress` returns the reason.
                 let _ = gpu.map(|gpu| gpu.adopt_thread());
                 go_on_with(&this);
             };

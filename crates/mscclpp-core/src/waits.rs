@@ -78,8 +78,8 @@ impl Waits {
     /// Reports, once, waits that timed out and packets that were refused since the last call.
     pub(crate) fn check_bounds(&self) -> Result<()> {
         let peer = || self.monitor.label();
-        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering. A value other
-        // than 1 stays: it came with an abort, after `failure` was called.
+        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering. Values above 1 are
+        // left: they come together with an abort, and `failure` reports them, if not in this call then in the next.
         let happened =
             |word: &AtomicU32| word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let status = self.status.words()?;

@@ -62,25 +62,12 @@ pub struct Ready {
     pub writable: bool,
 }
 
-/// The events of a socket to report. A failure is always reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Interest {
-    /// Report when the socket can be read.
-    pub read: bool,
-    /// Report when the socket can be written.
-    pub write: bool,
-}
-
-impl Interest {
-    /// Reports only when the socket can be read.
-    pub const READ: Self = Self { read: true, write: false };
-
-    fn flags(self) -> epoll::EventFlags {
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::IN, self.read);
-        flags.set(epoll::EventFlags::OUT, self.write);
-        flags
-    }
+/// Returns the events of a socket to report: that it can be read, and, if `write`, that it can be written. A failure is always
+/// reported.
+fn flags(write: bool) -> epoll::EventFlags {
+    let mut flags = epoll::EventFlags::IN;
+    flags.set(epoll::EventFlags::OUT, write);
+    flags
 }
 
 /// The token of the listener.
@@ -123,25 +110,24 @@ impl<C> EventLoop<C> {
         self.register(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
-    /// Watches a socket. Returns its token, which is larger than all tokens before it.
-    pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
+    /// Watches a socket for bytes to read. Returns its token, which is larger than all tokens before it.
+    pub fn add(&mut self, socket: impl AsFd) -> Result<u64, SystemError> {
         let token = self.next_token;
-        mscclpp_os::keep_from_children(&socket);
-        self.register(socket, token, interest.flags())?;
+        self.watch(socket, token, false)?;
         self.next_token += 1;
         Ok(token)
     }
 
-    /// Watches a socket under a token that the caller chooses. A caller uses either this or [`add`](Self::add), not
-    /// both. The token must not be [`LISTENER`] or `u64::MAX`.
-    pub fn watch(&self, socket: impl AsFd, token: u64, interest: Interest) -> Result<(), SystemError> {
+    /// Watches a socket under a token that the caller chooses: for bytes to read and, if `write`, for room to write. A caller
+    /// uses either this or [`add`](Self::add), not both. The token must not be [`LISTENER`] or `u64::MAX`.
+    pub fn watch(&self, socket: impl AsFd, token: u64, write: bool) -> Result<(), SystemError> {
         mscclpp_os::keep_from_children(&socket);
-        self.register(socket, token, interest.flags())
+        self.register(socket, token, flags(write))
     }
 
-    /// Changes what is reported about a socket.
-    pub fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), interest.flags())?)
+    /// Changes whether room to write is reported about a socket.
+    pub fn modify(&self, socket: impl AsFd, token: u64, write: bool) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), flags(write))?)
     }
 
     /// Stops watching a socket. Closing the socket does the same, unless another descriptor keeps it open.

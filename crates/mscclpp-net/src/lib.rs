@@ -9,8 +9,8 @@
 //! - [`links`]: TCP connections to peers that show when a peer leaves or dies;
 //! - [`env`](mod@env): the environment variables about the network.
 //!
-//! This crate knows nothing of GPUs, ranks or transports. Nothing in it starts a thread or keeps state, except
-//! [`links::Links`]. It serves the other crates of the repository; its API changes with theirs.
+//! This crate knows nothing of GPUs, ranks or transports. Only [`links::Links`] and [`event_loop::ServiceThread`] start
+//! threads and keep state. It serves the other crates of the repository; its API changes with theirs.
 #![forbid(unsafe_code)]
 
 pub mod dial;

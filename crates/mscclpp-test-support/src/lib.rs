@@ -17,7 +17,6 @@ mod lines;
 pub mod loom;
 pub mod namespaces;
 mod needs;
-pub mod net;
 mod noting;
 mod port;
 mod random;

@@ -1,4 +1,4 @@
-//! Two nodes on one machine: network namespaces with a link between them. This needs root and `ip`.
+//! Several nodes on one machine: network namespaces that are connected. This needs root and `ip`.
 
 use std::{
     ffi::OsStr,
@@ -9,10 +9,9 @@ use std::{
 
 use crate::{Child, child::this_program};
 
-/// Two namespaces with a pair of interfaces between them, both called `wire`; and one interface each, called `other`, that
-/// leads nowhere. They are removed when this is dropped.
+/// Namespaces with an interface each, called `wire`, that leads to the others. They are removed when this is dropped.
 pub struct Namespaces {
-    names: [String; 2],
+    names: Vec<String>,
 }
 
 /// Returns a command that runs another one in a network namespace of its own, where no interface is up; `None` if this process
@@ -44,22 +43,42 @@ fn try_ip(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-pub(crate) fn ip(arguments: &[&str]) -> Result<(), String> {
+fn ip(arguments: &[&str]) -> Result<(), String> {
     try_ip(arguments).map_err(|said| format!("needs network namespaces: ip {}: {said}", arguments.join(" ")))
 }
 
 impl Namespaces {
-    /// Makes two namespaces with a link between them.
+    /// Makes two namespaces with a link between them, and with one more interface each, `other`, that leads nowhere.
     pub fn new() -> Result<Self, String> {
-        let namespaces = Self::bare()?;
-        let [a, b] = &namespaces.names;
+        let namespaces = Self::bare(2)?;
+        let [a, b] = [0, 1].map(|side| &*namespaces.names[side]);
         ip(&["link", "add", "wire", "netns", a, "type", "veth", "peer", "name", "wire", "netns", b])?;
         namespaces.set_up()
     }
 
-    /// Makes two namespaces, each with a link to an interface of this process's own namespace.
+    /// Makes so many nodes on one switch, which is a namespace behind theirs.
+    pub fn switched(nodes: usize) -> Result<Self, String> {
+        let namespaces = Self::bare(nodes + 1)?;
+        let switch = &*namespaces.names[nodes];
+        ip(&["-n", switch, "link", "add", "switch", "type", "bridge"])?;
+        ip(&["-n", switch, "link", "set", "switch", "up"])?;
+        for (n, node) in namespaces.names[..nodes].iter().enumerate() {
+            let (port, address) = (format!("port{n}"), format!("10.77.0.{}/24", n + 1));
+            ip(&[
+                "link", "add", "wire", "netns", node, "type", "veth", "peer", "name", &port, "netns", switch,
+            ])?;
+            ip(&["-n", switch, "link", "set", &port, "master", "switch", "up"])?;
+            ip(&["-n", node, "addr", "add", &address, "dev", "wire"])?;
+            for interface in ["lo", "wire"] {
+                ip(&["-n", node, "link", "set", interface, "up"])?;
+            }
+        }
+        Ok(namespaces)
+    }
+
+    /// Makes two namespaces like [`Namespaces::new`], each with a link to an interface of this process's own namespace.
     pub fn apart() -> Result<Self, String> {
-        let namespaces = Self::bare()?;
+        let namespaces = Self::bare(2)?;
         for (name, port) in namespaces.names.iter().zip(namespaces.ports()) {
             ip(&["link", "add", "wire", "netns", name, "type", "veth", "peer", "name", &port])?;
             ip(&["link", "set", &port, "up"])?;
@@ -69,14 +88,14 @@ impl Namespaces {
 
     /// Returns the interfaces of this process's namespace that [`Namespaces::apart`] made.
     pub fn ports(&self) -> [String; 2] {
-        self.names.each_ref().map(|name| name.replacen('c', "p", 1).replace('-', ""))
+        [0, 1].map(|side| self.names[side].replacen('c', "p", 1).replace('-', ""))
     }
 
-    fn bare() -> Result<Self, String> {
+    fn bare(n: usize) -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let names = ["a", "b"].map(|side| format!("msc{}-{number}{side}", std::process::id()));
-        let namespaces = Self { names };
+        let name = |side| format!("msc{}-{number}{side}", std::process::id());
+        let namespaces = Self { names: ('a'..='z').take(n).map(name).collect() };
         for name in &namespaces.names {
             ip(&["netns", "add", name])?;
         }

@@ -1,13 +1,11 @@
 //! Trials that not every machine allows: there they are reported as ignored, with the reason. Those that need devices have a
 //! time limit.
 
-use std::{
-    sync::mpsc::{self, RecvTimeoutError},
-    thread,
-    time::Duration,
-};
+use std::{thread, time::Duration};
 
 use libtest_mimic::{Failed, Trial};
+
+use crate::wait::within;
 
 /// The time limit of a trial, much longer than any of them takes.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -36,14 +34,9 @@ pub fn trial_if(name: &str, possible: &Result<(), String>, test: fn() -> Result<
 }
 
 fn within_the_limit(test: impl FnOnce() + Send + 'static) -> Result<(), Failed> {
-    let (ends, ended) = mpsc::channel::<()>();
-    let thread = thread::spawn(move || {
-        // Dropped when the test is over, also by a panic.
-        let _ends = ends;
-        test();
-    });
-    match ended.recv_timeout(LIMIT) {
-        Err(RecvTimeoutError::Timeout) => Err(format!("it still runs after {LIMIT:?}").into()),
-        _ => thread.join().map_err(|_| "it panicked; the message is above".into()),
+    let thread = thread::spawn(test);
+    if !within(LIMIT, || thread.is_finished()) {
+        return Err(format!("it still runs after {LIMIT:?}").into());
     }
+    thread.join().map_err(|_| "it panicked; the message is above".into())
 }

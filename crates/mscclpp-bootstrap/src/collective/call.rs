@@ -33,17 +33,20 @@ impl Operation {
             Self::Broadcast { .. } => "broadcast",
         }
     }
+}
 
-    fn code(self) -> (u8, u32) {
-        match self {
-            Self::AllGather => (1, 0),
+impl Wire for Operation {
+    fn put(&self, out: &mut Vec<u8>) {
+        let code = match *self {
+            Self::AllGather => (1_u8, 0),
             Self::Barrier => (2, 0),
             Self::Broadcast { root } => (3, root),
-        }
+        };
+        code.put(out);
     }
 
-    fn from_code(code: (u8, u32)) -> Result<Self, Malformed> {
-        match code {
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match reader.take::<(u8, u32)>()? {
             (1, 0) => Ok(Self::AllGather),
             (2, 0) => Ok(Self::Barrier),
             (3, root) => Ok(Self::Broadcast { root }),
@@ -68,7 +71,8 @@ impl fmt::Display for Call {
 
 pub(super) const DATA: u8 = 0;
 pub(super) const CLOSED: u8 = 1;
-/// The bytes before the data: operation, root, number, status, rank that left.
+/// The bytes before the data: operation and root, number, status, and the rank that left if the status says that one did.
+type Header = (Operation, u64, u8, usize);
 const HEADER: usize = 1 + 4 + 8 + 1 + 4;
 
 impl Call {
@@ -89,7 +93,7 @@ impl Call {
     }
 
     fn header(self, status: u8, rank: usize) -> Vec<u8> {
-        (self.operation.code(), self.number, status, rank).to_bytes()
+        (self.operation, self.number, status, rank).to_bytes()
     }
 }
 
@@ -107,9 +111,10 @@ impl Envelope for Call {
     }
 
     fn open(&self, peer: usize, mut message: Vec<u8>) -> Result<Vec<u8>> {
-        let header = parse_header(&message).map_err(|error| broken(peer, error))?;
-        if (header.operation, header.number) != (self.operation, self.number) {
-            let theirs = Self { operation: header.operation, number: header.number, rank: peer, n: self.n };
+        let header = Reader::new(&message).take::<Header>();
+        let (operation, number, status, rank) = header.map_err(|error| broken(peer, error))?;
+        if (operation, number) != (self.operation, self.number) {
+            let theirs = Self { operation, number, rank: peer, n: self.n };
             let party = |call: Self| Party { rank: call.rank, address: None, value: call.to_string() };
             return Err(Error::Mismatch {
                 what: "collective calls".to_owned(),
@@ -117,12 +122,12 @@ impl Envelope for Call {
                 theirs: Box::new(party(theirs)),
             });
         }
-        match header.status {
+        match status {
             DATA => {
                 message.drain(..HEADER);
                 Ok(message)
             }
-            _ => Err(Error::PeerClosed { rank: if header.rank < self.n { header.rank } else { peer } }),
+            _ => Err(Error::PeerClosed { rank: if rank < self.n { rank } else { peer } }),
         }
     }
 }
@@ -135,23 +140,9 @@ pub(super) fn departed(error: &Error) -> Result<usize> {
     }
 }
 
-struct Header {
-    operation: Operation,
-    number: u64,
-    status: u8,
-    /// The rank that left, if the status says that one did.
-    rank: usize,
-}
-
-fn parse_header(message: &[u8]) -> Result<Header, Malformed> {
-    let mut reader = Reader::new(message);
-    let operation = Operation::from_code(reader.take()?)?;
-    Ok(Header { operation, number: reader.take()?, status: reader.take()?, rank: reader.take()? })
-}
-
 /// Parses a message in every possible way, for the fuzz targets.
 pub fn check(message: &[u8]) {
-    if parse_header(message).is_ok() {
+    if Reader::new(message).take::<Header>().is_ok() {
         let _ = contributions(&message[HEADER..], 2);
     }
 }

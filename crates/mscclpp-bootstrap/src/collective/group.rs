@@ -1,10 +1,9 @@
 //! The barrier of a group of ranks, along a tree of their own.
 
-use sha2::{Digest, Sha256};
-
 use super::call;
 use super::call::{CLOSED, DATA};
 use super::exchange::{Envelope, Exchange, TreePosition, broken};
+use crate::digest::digest;
 use crate::protocol::tree;
 use crate::{Error, Result};
 use mscclpp_net::wire::{Reader, Wire};
@@ -36,12 +35,8 @@ impl Group {
     /// Returns the tag of the group's messages, a digest of its members: groups that share members must not take each
     /// other's messages.
     pub fn tag(&self) -> u64 {
-        let mut hash = Sha256::new();
-        for &rank in &self.members {
-            hash.update((rank as u64).to_le_bytes());
-        }
-        let digest = hash.finalize();
-        u64::from_le_bytes(std::array::from_fn(|i| digest[i]))
+        let members: Vec<u8> = self.members.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
+        u64::from_le_bytes(digest(&[&members]))
     }
 
     pub fn members(&self) -> &[usize] {
@@ -61,7 +56,10 @@ impl Envelope for Group {
     fn open(&self, peer: usize, message: Vec<u8>) -> Result<Vec<u8>> {
         match Reader::new(&message).take() {
             Ok((DATA, _)) => Ok(Vec::new()),
-            Ok((_, rank)) => Err(Error::PeerClosed { rank }),
+            Ok((_, rank)) => {
+                let rank = if self.members.contains(&rank) { rank } else { peer };
+                Err(Error::PeerClosed { rank })
+            }
             Err(error) => Err(broken(peer, error)),
         }
     }

@@ -2,10 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::Error;
-use crate::inbox::Stream;
+use crate::inbox::{Sending, Stream};
 use crate::protocol::table::Table;
 
 /// The number of a connection of a rank. Numbers count up from 1.
@@ -49,5 +48,5 @@ pub enum Command {
     Close,
 }
 
-/// A flag that is set when a message was handed to the system. Only the sender of the message reads it.
-pub type Written = Arc<AtomicBool>;
+/// The flags of a message, for its sender.
+pub type Written = Arc<Sending>;

@@ -44,12 +44,14 @@ pub(super) struct Link {
     pub(super) ours: bool,
     pub(super) retire_sent: bool,
     pub(super) retire_received: bool,
+    /// The part of the table that has come on this connection. If there are two to the parent, it sends the table on both.
+    pub(super) table: Vec<u8>,
 }
 
 impl Link {
     /// Makes a connection that is in use.
     pub(super) fn new(peer: usize, ours: bool) -> Self {
-        Self { peer, ours, retire_sent: false, retire_received: false }
+        Self { peer, ours, retire_sent: false, retire_received: false, table: Vec::new() }
     }
 }
 

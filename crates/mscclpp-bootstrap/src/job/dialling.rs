@@ -14,11 +14,6 @@ use crate::protocol::frame::{self, Kind};
 use crate::protocol::hello::Purpose;
 use crate::{Error, LOG};
 
-/// The longest time that a proof may wait for its answer before another address has its turn. It is more than
-/// `Liveness::PROMPT` allows: by then the proof has arrived, or its connection has ended, so a slow rank 0 reads the
-/// proof before any later one (S1).
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-
 /// Why an attempt ends that took too long.
 pub(super) const NO_ANSWER: &str = "no answer in time";
 
@@ -93,7 +88,7 @@ impl Job {
         let Some(dial) = self.dials.get_mut(&peer) else { return };
         if !dial.search.pass_over(connection.remote, now) {
             // There is no other address to try now.
-            connection.deadline = Some(now + ANSWER_LIMIT);
+            connection.deadline = Some(now + self.plan.limits.answer);
         } else if purpose == Purpose::Join {
             // S1: rank 0 must not take this connection for one of this rank beside the next one.
             connection.phase = Phase::Abandoned { peer };

@@ -19,7 +19,8 @@ use crate::protocol::table::{Entry, Place};
 pub struct Directory {
     /// The place at which this process listens.
     here: Place,
-    /// Whether the job of the id has a rank 0. The process whose rank 0 sets it has that rank.
+    /// Whether a process has rank 0 of the id's job: the first that sets this. `published::take` sets it for this process, the
+    /// directory for another one.
     claimed: Arc<AtomicBool>,
     /// The places of the ranks 0, by job: that of the id, and those of ids that were derived from it.
     roots: BTreeMap<JobId, Place>,

@@ -14,9 +14,8 @@ use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
 use crate::{Error, LOG};
 
-/// The time that a dropped bootstrap waits for its last bytes to be taken, and that rank 0 of a job that failed while
-/// it formed waits for ranks that have yet to come.
-pub const LINGER: Duration = Duration::from_secs(2);
+/// The longest time that a dropped bootstrap goes on, even if others still take bytes.
+pub const LONGEST_LINGER: Duration = Duration::from_secs(30);
 
 impl Job {
     /// Handles the loss of a rank, by S2.
@@ -63,7 +62,8 @@ impl Job {
         if self.closing.is_some() {
             return;
         }
-        self.closing = Some(self.now + LINGER);
+        self.closing = Some(self.now + self.plan.limits.linger);
+        self.latest_end = self.now + LONGEST_LINGER;
         let late = self.awaits_latecomers();
         if !late {
             self.actions.push_back(Action::StopListening);
@@ -96,6 +96,13 @@ impl Job {
         told.into_iter().for_each(|id| self.queue_write(id));
         for id in others {
             self.remove(id);
+        }
+    }
+
+    /// Lets this rank, if it leaves, wait longer, because a peer takes its bytes.
+    pub(super) fn linger(&mut self) {
+        if let Some(end) = &mut self.closing {
+            *end = (self.now + self.plan.limits.linger).min(self.latest_end);
         }
     }
 

@@ -24,8 +24,6 @@ pub struct Formation {
     pub(super) missing: Vec<usize>,
     /// The number of descriptors of rank 0, if it has none left.
     pub(super) full: Option<u32>,
-    /// The part of the table that has come.
-    pub(super) table: Vec<u8>,
     /// The time until which rank 0 waits for processes that have come again: see `Job::begin_tree_if_all_came`.
     pub(super) claims_until: Option<Instant>,
     pub(super) ready_children: BTreeSet<usize>,
@@ -93,7 +91,6 @@ impl Formation {
             roster: None,
             missing: Vec::new(),
             full: None,
-            table: Vec::new(),
             claims_until: None,
             ready_children: BTreeSet::new(),
             ready_sent: false,
@@ -146,7 +143,8 @@ impl Formation {
         }
     }
 
-    /// Returns whether somebody has listened for this rank, who had room for it.
+    /// Returns whether a refused connection is final: the process of the unique id listened before anybody had the id, and it
+    /// has not said that it has no descriptor left.
     pub(super) fn listened(&self) -> bool {
         matches!(&self.stage, Stage::Searching(join) if join.listened) && self.full.is_none()
     }

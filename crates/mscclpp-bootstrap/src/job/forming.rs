@@ -10,7 +10,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mscclpp_net::socket::canonical;
 use mscclpp_net::wire::{Malformed, Wire};
@@ -28,17 +28,13 @@ use crate::protocol::table::{Entry, Place};
 use crate::protocol::tree;
 use crate::{Error, LOG};
 
-/// The longest time that a second rank 0 waits for an answer. A rank 0 that forms a job answers at once; another
-/// program may never.
-const SECOND_ROOT_LIMIT: Duration = Duration::from_secs(5);
-
 impl Job {
     pub(super) fn begin_formation(&mut self) {
         self.formation.wait = Some(LongWait::since(self.now, self.plan.log_after));
         let (candidates, deadline) = match &self.formation.stage {
             Stage::Searching(join) => (join.candidates.clone(), self.plan.deadline),
             Stage::SecondRoot(place, _) => {
-                (vec![*place], self.plan.deadline.min(self.now + SECOND_ROOT_LIMIT))
+                (vec![*place], self.plan.deadline.min(self.now + self.plan.limits.second_root))
             }
             Stage::Directory(_) => return,
             _ => {
@@ -166,7 +162,7 @@ impl Job {
             // Only the children of rank 0 get the table from it.
             Kind::Table if self.parent() == Some(0) => {
                 self.link_up(id, Link::new(0, true));
-                self.on_table_frame(0, frame)
+                self.on_table_frame(id, 0, frame)
             }
             Kind::Dismiss => {
                 self.remove(id);

@@ -8,7 +8,6 @@ use mscclpp_net::key::Nonce;
 
 use crate::error::{JOB_IDS, NO_JOB_ID};
 use crate::job::connection::{Connection, Link, Phase};
-use crate::job::dialling::ANSWER_LIMIT;
 use crate::job::roster::Refused;
 use crate::job::{ConnectionId, Job, Plan};
 use crate::protocol::handshake::{Answer, HandshakeError, claim};
@@ -57,7 +56,7 @@ impl Job {
         let (initiator, bytes) = self.plan.key.answer(&hello, challenge)?;
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.phase = Phase::Proved { peer, purpose, initiator };
-            connection.deadline = Some(self.now + ANSWER_LIMIT);
+            connection.deadline = Some(self.now + self.plan.limits.answer);
             self.say([id], bytes);
         }
         Ok(())
@@ -121,7 +120,7 @@ impl Job {
                 if purpose == Purpose::Join
                     && is_complete
                     && (self.plan.is_elastic()
-                        || self.now - dial.search.started() < self.plan.earlier_job) =>
+                        || self.now - dial.search.started() < self.plan.limits.earlier_job) =>
             {
                 let how = Failed::Other(error.to_string());
                 dial.complete = Some(error);
@@ -242,8 +241,8 @@ impl Job {
         self.claims(id, rank).any(|claim| self.may_follow(claim, from))
     }
 
-    /// Returns whether the process at `next` may be the same rank as the one at `first`, whose connection has ended
-    /// or is about to.
+    /// Returns whether `next` may take the place of `first`: it is the same process, which has connected again, or ranks may
+    /// be replaced.
     fn may_follow(&self, next: &Origin, first: &Origin) -> bool {
         self.plan.is_elastic() || next.process == first.process
     }

@@ -205,7 +205,7 @@ impl Job {
             }
             Kind::Notice => self.on_notice(id, &frame)?,
             Kind::Ready | Kind::Go => self.on_tree_frame(rank, frame.kind),
-            Kind::Table => self.on_table_frame(rank, &frame)?,
+            Kind::Table => self.on_table_frame(id, rank, &frame)?,
             _ => return Err(Malformed("a frame is out of place between ranks")),
         }
         Ok(())

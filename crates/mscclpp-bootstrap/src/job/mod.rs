@@ -7,8 +7,8 @@
 //! describes the states.
 //!
 //! The comments refer to these invariants:
-//! - **S1** For the side that was connected to, a connection belongs to a rank from the proof of that rank on: its
-//!   end is then that of a link. The opener therefore gives up no connection on which it has sent its proof, and when
+//! - **S1** As soon as a rank has proved itself on a connection, the side that accepted it takes the end of that connection
+//!   for the loss of the rank. The opener therefore gives up no connection on which it has sent its proof, and when
 //!   it fails or leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection
 //!   at any time. A rank that joins can withdraw a proof that is not answered, by a retirement behind it, and opens
 //!   no other connection before that.
@@ -54,9 +54,9 @@ use crate::{Error, LOG};
 
 pub use action::{Action, Command, ConnectionId, Written};
 pub use directory::Directory;
-pub use ending::LINGER;
+pub use ending::LONGEST_LINGER;
 pub use formation::Formation;
-pub use plan::{EARLIER_JOB_LIMIT, Join, Plan};
+pub use plan::{Join, Limits, Plan};
 
 /// The time for which a receive relies on the tree for news of its peer, before it opens a connection itself. Usually
 /// the peer opens one meanwhile, to send.
@@ -79,13 +79,16 @@ pub struct Job {
     table: Option<Arc<Table>>,
     /// The address at which this rank found rank 0.
     root_at: Option<SocketAddr>,
-    /// The neighbour from which failures above this rank come; the next field is when to look for another after it
-    /// left.
+    /// The neighbour from which failures above this rank come.
     uplink: Option<usize>,
+    /// The time at which to look for another one after it left.
     relink_at: Option<Instant>,
     failed: Option<Error>,
     notes: Vec<Attempt>,
+    /// The time at which this rank ends, if it leaves.
     closing: Option<Instant>,
+    /// The time beyond which `closing` is not moved.
+    latest_end: Instant,
     turned_away: Repeated,
 }
 
@@ -109,6 +112,7 @@ impl Job {
             failed: None,
             notes: Vec::new(),
             closing: None,
+            latest_end: now,
             turned_away: Repeated::default(),
         };
         job.begin_formation();
@@ -214,7 +218,11 @@ impl Job {
         if let Some(written) = connection.outbox.advance(bytes) {
             self.actions.push_back(Action::Sent(written));
         }
-        if connection.outbox.is_empty() {
+        let (is_link, is_empty) = (matches!(connection.phase, Phase::Link(_)), connection.outbox.is_empty());
+        if is_link {
+            self.linger();
+        }
+        if is_empty {
             self.all_written(id);
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Returns how many messages the rank was, or is being, sent.
+    /// Returns how many messages were put on a connection to the rank; those that wait for a connection do not count.
     pub(super) fn sent(&self) -> u64 {
         self.sent - self.waiting.len() as u64
     }

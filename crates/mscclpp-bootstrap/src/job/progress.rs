@@ -11,8 +11,9 @@ use crate::job::connection::Phase;
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
 
-/// The delay of rank 0's first report of missing ranks to those that have joined; the next constant is the interval.
+/// The delay of rank 0's first report of missing ranks to those that have joined.
 pub(super) const FIRST_PROGRESS: Duration = Duration::from_millis(100);
+/// The interval between the reports that follow.
 const PROGRESS: Duration = Duration::from_millis(1000);
 
 impl Job {

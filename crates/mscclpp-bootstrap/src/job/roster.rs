@@ -21,8 +21,9 @@ pub(super) struct Roster {
     proved: HashSet<u32>,
     /// Whether a rank has proved itself twice before it was entered.
     contested: bool,
-    /// Whether ranks may be replaced; the next field is the last generation of the job in which any of its ranks was.
+    /// Whether ranks may be replaced.
     elastic: bool,
+    /// The last generation of the job in which any of its ranks was.
     last_generation: u64,
 }
 
@@ -193,7 +194,7 @@ fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::fuzzing;
@@ -205,7 +206,8 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        Plan::for_tests(0, 3, JobKey::none(), Duration::ZERO)
+        let plan = Plan::new(0, 3, JobKey::none(), Instant::now(), Duration::ZERO);
+        Plan { job: Some([5; 16]), ..plan }
     }
 
     fn roster_of(plan: &Plan) -> Roster {

@@ -5,7 +5,6 @@
 //! table, or after: the later of the two events sends it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use mscclpp_net::wire::{Malformed, Reader, Wire};
 
@@ -15,10 +14,6 @@ use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::hello::Purpose;
 use crate::protocol::table::{Place, Table, most_bytes};
 use crate::protocol::tree;
-
-/// The time that a connection of a process that has come again may take to end, or to continue. A broken connection
-/// is noticed by then, so one that does not end is the connection of another rank with this number.
-const CLAIM_LIMIT: Duration = Duration::from_secs(5);
 
 impl Job {
     /// Ends the job if another process still claims to be a rank that is entered, and does not say more.
@@ -53,7 +48,7 @@ impl Job {
         let Some(bytes) = roster.table() else { return };
         let is_claim = |c: &Connection| matches!(c.phase, Phase::Member { joined: false, .. });
         if roster.is_contested() && self.connections.values().any(is_claim) {
-            self.formation.claims_until.get_or_insert(self.now + CLAIM_LIMIT);
+            self.formation.claims_until.get_or_insert(self.now + self.plan.limits.claim);
             return;
         }
         self.formation.claims_until = None;
@@ -92,7 +87,12 @@ impl Job {
         Ok(())
     }
 
-    pub(super) fn on_table_frame(&mut self, from: usize, frame: &Frame) -> Result<(), Malformed> {
+    pub(super) fn on_table_frame(
+        &mut self,
+        id: ConnectionId,
+        from: usize,
+        frame: &Frame,
+    ) -> Result<(), Malformed> {
         if self.parent() != Some(from) {
             return Err(Malformed("the table is not from the parent in the tree"));
         }
@@ -102,14 +102,15 @@ impl Job {
         }
         let mut reader = Reader::new(&frame.payload);
         let last = reader.take::<bool>()?;
-        self.formation.table.extend_from_slice(reader.rest());
-        if self.formation.table.len() > most_bytes(self.plan.n_ranks) {
+        let Some(link) = self.connections.get_mut(&id).and_then(Connection::link_mut) else { return Ok(()) };
+        link.table.extend_from_slice(reader.rest());
+        if link.table.len() > most_bytes(self.plan.n_ranks) {
             return Err(Malformed("a table is too long"));
         }
         if !last {
             return Ok(());
         }
-        let bytes = std::mem::take(&mut self.formation.table);
+        let bytes = std::mem::take(&mut link.table);
         self.table = Some(Arc::new(Table::parse(bytes, self.plan.rank, self.plan.n_ranks)?));
         self.formation.missing.clear();
         let is_child = |phase: &Phase| matches!(phase, Phase::Link(link) if self.is_child(link.peer));

@@ -1,20 +1,23 @@
 //! Tests of a rank whose events come in an order that is rare in a job.
 
-use std::io::Read;
 use std::time::Duration;
 
 use mscclpp_net::wire::Wire;
+use mscclpp_test_support::Lines;
 
 use super::*;
 use crate::fuzzing::RawRank;
+use crate::inbox::{Channel, Stream};
 use crate::job::connection::Link;
 use crate::protocol::frame::{self, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::Purpose;
-use crate::protocol::table::{Entry, Place};
+use crate::protocol::outbox::WINDOW;
+use crate::protocol::table::{self, Entry, Place};
 
 fn plan_of_rank_0() -> Plan {
-    Plan { by_address: true, ..Plan::for_tests(0, 4, JobKey::none(), Duration::from_secs(600)) }
+    let plan = Plan::new(0, 4, JobKey::none(), Instant::now(), Duration::from_secs(600));
+    Plan { job: Some([5; 16]), by_address: true, ..plan }
 }
 
 /// Makes rank 0 of four, while ranks are missing.
@@ -171,12 +174,11 @@ fn who_is_refused_again_and_again_is_noted_once() {
 
 /// Returns the lines that are logged on this thread while `run` runs.
 fn logged(run: impl FnOnce()) -> String {
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(writer)).with_ansi(false).finish();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
     tracing::subscriber::with_default(subscriber, run);
-    let mut text = String::new();
-    reader.read_to_string(&mut text).unwrap();
-    text
+    lines.text()
 }
 
 #[test]
@@ -225,6 +227,56 @@ fn who_is_let_in_by_a_rank_that_leaves_hears_its_goodbye() {
     job.on_command(now, Command::Close);
     let link = linked(&mut job, 2);
     assert_eq!(job.pending(link), goodbye());
+}
+
+/// Lets a rank leave that has queued so many windows of bytes, of which a peer takes one every 1.5 seconds, or none at
+/// all. Returns how long the rank stays, and whether it has written everything.
+fn leave(windows: usize, are_taken: bool) -> (Duration, bool) {
+    let mut job = rank_0();
+    let link = linked(&mut job, 2);
+    let begun = job.now;
+    let (mut now, stream) = (begun, Stream { peer: 2, channel: Channel::Tree, tag: 0 });
+    job.on_command(now, Command::Send { stream, bytes: vec![0; windows * WINDOW], written: None });
+    job.on_command(now, Command::Close);
+    loop {
+        while !job.pending(link).is_empty() {
+            job.on_written(now, link, job.pending(link).len());
+        }
+        let all = actions(&mut job).iter().any(|action| matches!(action, Action::FinishWriting { .. }));
+        now += Duration::from_millis(1500);
+        if all || job.is_finished(now) {
+            return (now - begun, all);
+        }
+        if are_taken {
+            job.on_bytes(now, link, &frame::encode(Kind::Credit, &(WINDOW as u32).to_le_bytes()));
+        }
+    }
+}
+
+#[test]
+fn who_leaves_stays_as_long_as_its_bytes_are_taken_but_not_for_ever() {
+    let (time, all) = leave(10, true);
+    assert!(all && time > Duration::from_secs(10), "{time:?}");
+    assert_eq!(leave(1000, false), (Duration::from_secs(3), false));
+    let (time, all) = leave(1000, true);
+    assert!(!all && time < LONGEST_LINGER + Duration::from_secs(3), "{time:?}");
+}
+
+/// The parent was slow to answer, so this rank connected to it twice. The parts of the table come on both connections.
+#[test]
+fn a_table_that_comes_on_two_connections_is_whole() {
+    let entries = vec![entry(); 4];
+    let plan = Plan { rank: 3, ..plan_of_rank_0() };
+    let join = Join { candidates: Vec::new(), listened: false, host: [1; 16], domain: [1; 16] };
+    let mut job = Job::new(plan, Formation::of_member(join), Instant::now());
+    let links = [(); 2].map(|()| linked(&mut job, 1));
+    let now = job.now;
+    for (last, part) in table::encode(&entries, 1).chunks(60).enumerate() {
+        for link in links {
+            job.on_bytes(now, link, &frame::encode(Kind::Table, &[&[last as u8], part].concat()));
+        }
+    }
+    assert!(job.table.is_some() && job.failed.is_none(), "{:?}", job.failed);
 }
 
 /// A process whose first connection has broken comes again before rank 0 hears of the break.

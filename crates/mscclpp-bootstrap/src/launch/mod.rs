@@ -20,7 +20,7 @@ use crate::error::RANK;
 use crate::launch::launchers::{Claim, Launcher};
 use crate::launch::root_address::RootAddress;
 use crate::launch::variables::{Setting, Variables, agreed};
-use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
+use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder};
 
 /// The rank and the job of this process, and the address where the ranks meet, as a launcher tells the processes it
 /// starts.
@@ -110,7 +110,7 @@ impl Rendezvous {
     /// [`Error::IncompleteEnvironment`], [`Error::BadEnvironment`] and [`Error::BadAddress`], which name the
     /// variables concerned, and what to set.
     pub fn from_env() -> Result<Self> {
-        Self::from_lookup(env::of_process)
+        Self::from_lookup(std::env::var_os)
     }
 
     /// Reads variables through a function, for tests and for programs with settings of their own.

@@ -2,9 +2,8 @@
 
 use std::net::Ipv6Addr;
 
-use sha2::{Digest, Sha256};
-
 use crate::address::Address;
+use crate::digest::digest;
 use crate::launch::variables::{Setting, Variables, agreed};
 use crate::{Error, Result};
 
@@ -115,8 +114,7 @@ fn port_beside(theirs: usize) -> Result<u16> {
 
 /// Computes a port from 10000 to 29999 from a job's id.
 fn port_of_job(id: &str) -> u16 {
-    let digest = Sha256::digest(id.as_bytes());
-    FIRST_PORT + u16::from_le_bytes([digest[0], digest[1]]) % (2 * FIRST_PORT)
+    FIRST_PORT + u16::from_le_bytes(digest(&[id.as_bytes()])) % (2 * FIRST_PORT)
 }
 
 fn join(host: &str, port: u16) -> String {

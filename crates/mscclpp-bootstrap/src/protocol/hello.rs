@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use crate::digest::digest;
 use crate::protocol::frame;
 use crate::protocol::table::Place;
 use mscclpp_net::key::Nonce;
 use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader};
 use mscclpp_net::{wire_enum, wire_struct};
-use sha2::{Digest, Sha256};
 
 /// The version of everything that follows the handshake.
 ///
@@ -30,11 +30,7 @@ pub struct LaunchedJob {
 
 impl LaunchedJob {
     pub fn new(name: String) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(b"mscclpp-bootstrap launched job\0");
-        hash.update(name.as_bytes());
-        let digest = hash.finalize();
-        Self { name, id: std::array::from_fn(|i| digest[i]) }
+        Self { id: digest(&[b"mscclpp-bootstrap launched job\0", name.as_bytes()]), name }
     }
 }
 

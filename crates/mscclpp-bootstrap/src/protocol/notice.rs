@@ -15,32 +15,20 @@ pub fn encode(error: &Error, rank: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let out = &mut bytes;
     match error {
-        Error::PeerLost { rank, detail } => {
-            (1_u8, *rank).put(out);
-            detail.put(out);
-        }
-        Error::Aborted { rank, reason } => {
-            (2_u8, *rank).put(out);
-            reason.put(out);
-        }
+        Error::PeerLost { rank, detail } => (1_u8, *rank, detail.clone()).put(out),
+        Error::Aborted { rank, reason } => (2_u8, *rank, reason.clone()).put(out),
         Error::Timeout { operation, after, missing, .. } => {
-            3_u8.put(out);
-            operation.put(out);
-            (after.as_millis() as u64).put(out);
+            (3_u8, operation.clone(), after.as_millis() as u64).put(out);
             put_ranks(out, missing);
         }
         Error::Mismatch { what, ours, theirs } => {
-            4_u8.put(out);
-            what.put(out);
-            for party in [ours, theirs] {
-                party.rank.put(out);
-                party.address.clone().unwrap_or_default().put(out);
-                party.value.put(out);
+            (4_u8, what.clone()).put(out);
+            for Party { rank, address, value } in [&**ours, theirs] {
+                (*rank, address.clone().unwrap_or_default(), value.clone()).put(out);
             }
         }
         Error::DuplicateRank { rank, first, second, address } => {
-            (5_u8, *rank).put(out);
-            [first, second, address].into_iter().for_each(|text| text.put(out));
+            (5_u8, *rank, first.clone(), second.clone(), address.clone()).put(out);
         }
         // Any other error concerns the rank that met it; the others see that this rank has given up.
         other => (2_u8, rank, Report(other).to_string()).put(out),

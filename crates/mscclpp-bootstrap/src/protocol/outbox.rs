@@ -4,13 +4,13 @@
 //! Frames of messages are held back while [`WINDOW`] bytes of them are on their way that the peer's bootstrap has not
 //! taken in. The window is smaller than the receive buffer, so the system of a peer whose process is stopped can
 //! still acknowledge everything that is sent. So `TCP_USER_TIMEOUT` ends only connections to a vanished node, and a
-//! stopped process does not count as dead. Other frames are few and small, and not held back, except for those that
-//! must come after a message.
+//! stopped process does not count as dead. Other frames are not held back, except for those that must come after a message. They
+//! are few and small, apart from those of the table.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
+use crate::inbox::Sending;
 use crate::protocol::frame::{self, Kind};
 
 /// The most bytes of messages that may be under way.
@@ -20,8 +20,8 @@ struct Item {
     bytes: Arc<Vec<u8>>,
     /// Whether the frame counts against the window.
     counted: bool,
-    /// A flag that is set when the frame has been written.
-    written: Option<Arc<AtomicBool>>,
+    /// The flags to return when the frame has been written.
+    written: Option<Arc<Sending>>,
 }
 
 /// A queue of frames, and how much of the first has been written.
@@ -45,7 +45,7 @@ impl Outbox {
     }
 
     /// Queues the frames of a message; `written` is set when the last has been written.
-    pub fn push_message(&mut self, frames: Vec<Vec<u8>>, written: Option<Arc<AtomicBool>>) {
+    pub fn push_message(&mut self, frames: Vec<Vec<u8>>, written: Option<Arc<Sending>>) {
         for bytes in frames {
             self.items.push_back(Item { bytes: bytes.into(), counted: true, written: None });
         }
@@ -77,9 +77,9 @@ impl Outbox {
         }
     }
 
-    /// Notes that this many of the pending bytes were written. Returns the flag of a message that is thereby
+    /// Notes that this many of the pending bytes were written. Returns the flags of a message that is thereby
     /// complete.
-    pub fn advance(&mut self, written: usize) -> Option<Arc<AtomicBool>> {
+    pub fn advance(&mut self, written: usize) -> Option<Arc<Sending>> {
         let item = self.items.front()?;
         self.offset += written;
         if item.counted {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_writer_of_a_message_is_told() {
-        let flag = Arc::new(AtomicBool::new(false));
+        let flag = Arc::new(Sending::default());
         let mut outbox = Outbox::default();
         outbox.push_message(vec![vec![0; 3], vec![0; 3]], Some(Arc::clone(&flag)));
         assert!(outbox.advance(3).is_none());

@@ -1,15 +1,14 @@
 //! A rank whose job has formed.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::collective::Carrier;
-use crate::inbox::{Channel, Stream, Wait};
-use crate::job::{self, LINGER, OPEN_AFTER};
+use crate::inbox::{Channel, Sending, Stream, Wait};
+use crate::job::{Command, OPEN_AFTER};
 use crate::member::{Member, calls_of_members};
-use crate::tcp::handle::{Command, ReactorHandle};
+use crate::tcp::handle::ReactorHandle;
 use crate::{Bootstrap, Error, FailureHook, LOG, Result};
 
 /// The longest time that `abort` waits for the notice to be on its way.
@@ -49,9 +48,9 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 ///
 /// # Leaving
 /// Dropping says goodbye: messages that were sent still arrive, and calls of other ranks that need this one fail with
-/// [`Error::PeerClosed`]. It takes at most a few seconds, if others do not take their bytes. Dropping while the
-/// thread panics aborts the job instead. A process that ends without dropping counts as lost for the others. In a
-/// forked child calls fail with [`Error::Forked`], and dropping does nothing.
+/// [`Error::PeerClosed`]. It takes at most a few seconds if others do not take their bytes, and at most half a minute if
+/// they take them slowly. Dropping while the thread panics aborts the job instead. A process that ends without dropping
+/// counts as lost for the others. In a forked child calls fail with [`Error::Forked`], and dropping does nothing.
 pub struct TcpBootstrap {
     pub(super) member: Member,
     pub(super) handle: Arc<ReactorHandle>,
@@ -93,14 +92,13 @@ impl Bootstrap for TcpBootstrap {
             self.post(peer, Channel::User, tag.into(), bytes.to_vec());
             return Ok(());
         }
-        let [begun, written] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let sending = Arc::<Sending>::default();
         let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
-        let for_job =
-            job::Command::Send { stream, bytes: bytes.to_vec(), written: Some(Arc::clone(&written)) };
-        self.handle.send(Command { for_job, begun: Some((peer, Arc::clone(&begun))) });
+        let written = Some(Arc::clone(&sending));
+        self.handle.command(Command::Send { stream, bytes: bytes.to_vec(), written });
         let what = || format!("rank {peer}: send of {} bytes, tag {tag}", bytes.len());
         let mut wait = self.member.wait_for(None);
-        inbox.wait_sent(peer, &mut wait, &what, &begun, &written)
+        inbox.wait_sent(peer, &mut wait, &what, &sending)
     }
 }
 
@@ -117,11 +115,8 @@ impl Carrier for TcpBootstrap {
         if peer == self.member.rank {
             self.member.inbox.deliver(Stream { peer, channel, tag }, bytes);
         } else {
-            self.handle.command(job::Command::Send {
-                stream: Stream { peer, channel, tag },
-                bytes,
-                written: None,
-            });
+            let stream = Stream { peer, channel, tag };
+            self.handle.command(Command::Send { stream, bytes, written: None });
         }
     }
 
@@ -138,7 +133,7 @@ impl Carrier for TcpBootstrap {
         wait.go_on_after(before_opening);
         // This is also done when time is up: a caller that asks again and again must learn in the end that the peer
         // has left.
-        self.handle.command(job::Command::Open { peer: stream.peer });
+        self.handle.command(Command::Open { peer: stream.peer });
         inbox.take(stream, wait, what)
     }
 
@@ -150,7 +145,7 @@ impl Carrier for TcpBootstrap {
             self.member.inbox.fail(error);
             return;
         }
-        self.handle.command(job::Command::Fail(error.clone()));
+        self.handle.command(Command::Fail(error.clone()));
         // The thread passes the failure on to the others before it makes it known here.
         let mut wait = Wait::quiet(Instant::now() + ABORT_LIMIT);
         let what = || "the end of the job".to_owned();
@@ -173,9 +168,7 @@ impl Drop for TcpBootstrap {
         }
         self.member.inbox.retire();
         let Some(thread) = self.thread.take() else { return };
-        self.handle.command(job::Command::Close);
-        let deadline = Instant::now() + LINGER + Duration::from_secs(1);
-        self.handle.wait_finished(deadline);
+        self.handle.close();
         if self.handle.is_finished() {
             // The thread has carried out its last action; a panic in it has been reported as a failure.
             let _ = thread.join();

@@ -9,14 +9,14 @@ use mscclpp_net::{SystemCall, random};
 use mscclpp_os::waiting::FIRST_LOG;
 
 use crate::address::Address;
-use crate::env::{Env, INTERFACE, of_process};
+use crate::env::{Env, INTERFACE};
 use crate::host;
 use crate::inbox::Inbox;
-use crate::job::{EARLIER_JOB_LIMIT, Formation, Job, Join, Plan};
+use crate::job::{Formation, Job, Join, Limits, Plan};
 use crate::launch::launchers;
 use crate::member::Member;
 use crate::protocol::handshake::JobKey;
-use crate::protocol::hello::{LaunchedJob, Process};
+use crate::protocol::hello::LaunchedJob;
 use crate::protocol::table::{Entry, Place};
 use crate::tcp::bootstrap::TcpBootstrap;
 use crate::tcp::forming::Forming;
@@ -87,7 +87,7 @@ pub struct TcpBootstrapBuilder {
     given: Env,
     ipc_domain: Option<String>,
     log_after: Duration,
-    earlier_job: Duration,
+    limits: Limits,
     job_id: Option<String>,
     /// The last generation that this rank was in, for a job whose ranks may be replaced.
     last_generation: Option<u64>,
@@ -105,7 +105,7 @@ impl TcpBootstrapBuilder {
             given: Env::default(),
             ipc_domain: None,
             log_after: FIRST_LOG,
-            earlier_job: EARLIER_JOB_LIMIT,
+            limits: Limits::default(),
             job_id: None,
             last_generation: None,
             address_from: None,
@@ -130,7 +130,7 @@ impl TcpBootstrapBuilder {
 
     /// Sets a text that all ranks of a job share, and by which they recognise each other, if the job meets at an
     /// address. It replaces `MSCCLPP_BOOTSTRAP_SECRET`. Somebody who can read the handshake can try guesses, so make
-    /// it long and random. A unique id has a key of its own, and does not use this.
+    /// it long and random; it has 1 to 1024 bytes. A unique id has a key of its own, and does not use this.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.given.secret = Some(secret.into());
         self
@@ -182,10 +182,10 @@ impl TcpBootstrapBuilder {
         self
     }
 
-    /// Sets for how long a rank asks again if the job at the address is complete. Tests set it.
+    /// Sets the limits of waits. Tests set them.
     #[doc(hidden)]
-    pub fn earlier_job_limit(mut self, time: Duration) -> Self {
-        self.earlier_job = time;
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
         self
     }
 
@@ -225,6 +225,10 @@ impl TcpBootstrapBuilder {
             let what = format!("the job's id has {} bytes; allowed: 1 to 512", id.len());
             return Err(Error::InvalidArgument(what));
         }
+        if let Some(secret) = self.given.secret.as_ref().filter(|text| !(1..=1024).contains(&text.len())) {
+            let what = format!("the secret has {} bytes; allowed: 1 to 1024", secret.len());
+            return Err(Error::InvalidArgument(what));
+        }
         let at = ParsedPlace::parse(at.into(), self.address_from.as_ref())?;
         let settings = self.resolve(&at, started)?;
         let inbox = Arc::new(Inbox::default());
@@ -251,7 +255,7 @@ impl TcpBootstrapBuilder {
     fn resolve(self, at: &ParsedPlace, started: Instant) -> Result<Settings> {
         let by_address = matches!(at, ParsedPlace::Address(_));
         let job_id = match self.job_id {
-            None if by_address && self.env.is_none() => launchers::job_id(of_process, self.n_ranks)?,
+            None if by_address && self.env.is_none() => launchers::job_id(std::env::var_os, self.n_ranks)?,
             given => given,
         };
         let env = match self.env {
@@ -286,20 +290,14 @@ impl TcpBootstrapBuilder {
                  unique id"
             );
         }
-        let timeout = self.timeout.min(A_YEAR);
         let mut plan = Plan {
-            rank: self.rank,
-            n_ranks: self.n_ranks,
-            key,
             job,
-            timeout,
-            deadline: started + timeout,
             by_address,
             last_generation: self.last_generation,
             log_after: self.log_after,
-            earlier_job: self.earlier_job,
-            process: Process::own(),
+            limits: self.limits,
             launched: job_id.filter(|_| by_address).map(LaunchedJob::new),
+            ..Plan::new(self.rank, self.n_ranks, key, started, self.timeout)
         };
         let host = match &host_id {
             Some(id) => host::named("host", id),
@@ -356,8 +354,6 @@ impl TcpBootstrapBuilder {
 
 /// The largest number of ranks. A larger one is taken for a mistake.
 const MAX_RANKS: usize = 1 << 20;
-/// The longest time-out. Longer ones are cut to this, so that they can be added to the time.
-pub(super) const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 
 /// A [`MeetingPlace`] whose text was parsed.
 enum ParsedPlace {

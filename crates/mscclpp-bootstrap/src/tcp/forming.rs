@@ -12,7 +12,7 @@ use crate::tcp::handle::ReactorHandle;
 use crate::tcp::reactor::Reactor;
 use crate::{Bootstrap, Error, Result};
 
-/// The time that [`Forming::wait`] waits behind the deadline. The rank's own thread keeps the deadline, and reports a
+/// The time that [`Forming::wait`] waits after the deadline. The rank's own thread keeps the deadline, and reports a
 /// more precise error.
 const THREAD_LATE: Duration = Duration::from_secs(2);
 const THREAD_STACK: usize = 256 * 1024;
@@ -61,7 +61,7 @@ impl Forming {
     /// failed, as soon as the others have heard of it. Never blocks.
     pub fn poll(&self) -> bool {
         self.bootstrap.as_ref().is_none_or(|bootstrap| {
-            bootstrap.has_formed() || bootstrap.member.has_failed() || Instant::now() >= self.end()
+            bootstrap.has_formed() || bootstrap.member.failure().is_some() || Instant::now() >= self.end()
         })
     }
 

@@ -1,9 +1,7 @@
 //! A job that forms again after ranks of it are gone.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use crate::job::{Command, LINGER};
 use crate::tcp::handle::ReactorHandle;
 use crate::tcp::{Forming, TcpBootstrap, TcpBootstrapBuilder};
 use crate::{Error, Result};
@@ -88,8 +86,8 @@ impl Job {
         self.start()?.wait()
     }
 
-    /// Begins the [next generation](Self::next_generation), but does not wait for the others. Leaving the last
-    /// generation takes at most three seconds.
+    /// Begins the [next generation](Self::next_generation), but does not wait for the others. Leaving the last generation
+    /// takes as long as dropping its bootstrap.
     ///
     /// # Errors
     /// The same as [`TcpBootstrap::start`], and [`Error::Forked`] in a child of the process that made this.
@@ -102,10 +100,9 @@ impl Job {
         if let Some(last) = self.last.take() {
             let reason = "it has gone on to the next generation of the job".to_owned();
             last.inbox.fail(&Error::Aborted { rank: self.builder.rank(), reason });
-            last.command(Command::Close);
             // Rank 0 must have stopped listening before. A rank alone has no thread that ends.
             if last.table().is_none_or(|table| table.ranks() > 1) {
-                last.wait_finished(Instant::now() + LINGER + Duration::from_secs(1));
+                last.close();
             }
         }
         let forming = self.builder.clone().after_generation(self.generation).start(&self.address)?;

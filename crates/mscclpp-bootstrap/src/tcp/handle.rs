@@ -3,22 +3,14 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mscclpp_net::event_loop::Commands;
 
 use crate::Result;
 use crate::inbox::Inbox;
-use crate::job;
+use crate::job::{Command, LONGEST_LINGER};
 use crate::protocol::table::Table;
-
-/// A command of a caller to the reactor of its rank.
-pub(crate) struct Command {
-    pub(crate) for_job: job::Command,
-    /// The peer of a send whose caller waits until the message is written. The flag is set when the thread takes the
-    /// message: see [`Inbox::begin_send`].
-    pub(crate) begun: Option<(usize, Arc<AtomicBool>)>,
-}
 
 /// The side of a rank's reactor that callers hold: they give it commands, and find the outcome of the job.
 pub(crate) struct ReactorHandle {
@@ -39,11 +31,7 @@ impl ReactorHandle {
     }
 
     /// Gives the job a command.
-    pub(crate) fn command(&self, for_job: job::Command) {
-        self.send(Command { for_job, begun: None });
-    }
-
-    pub(crate) fn send(&self, command: Command) {
+    pub(crate) fn command(&self, command: Command) {
         self.commands.send(command);
     }
 
@@ -69,8 +57,10 @@ impl ReactorHandle {
         self.inbox.update(|| self.finished.store(true, Ordering::Release));
     }
 
-    /// Waits until the thread has ended, or the deadline passes.
-    pub(crate) fn wait_finished(&self, deadline: Instant) {
+    /// Lets the rank leave, and waits until its thread has ended, which takes little more than [`LONGEST_LINGER`] at most.
+    pub(crate) fn close(&self) {
+        self.command(Command::Close);
+        let deadline = Instant::now() + LONGEST_LINGER + Duration::from_secs(1);
         self.inbox.wait_for(deadline, || self.is_finished());
     }
 

@@ -60,7 +60,9 @@ pub(crate) fn at_address(
 /// Listens where the other ranks can be expected to reach this one. Returns the listener and the addresses.
 pub(crate) fn beside(local: IpAddr, places: &Places) -> io::Result<(TcpListener, Vec<IpAddr>)> {
     if let Some(&first) = places.listen_at.first() {
-        // If an interface is named, only its addresses are used.
+        // If an interface is named, only its addresses are used: the one by which this rank reached rank 0, if it is one of
+        // them, because the other ranks have reached rank 0 too.
+        let first = if places.listen_at.contains(&local) { local } else { first };
         return Ok((socket::listen(SocketAddr::new(first, 0))?, vec![first]));
     }
     if local.is_loopback() {
@@ -74,4 +76,21 @@ pub(crate) fn beside(local: IpAddr, places: &Places) -> io::Result<(TcpListener,
         .extend(places.others.iter().filter(|ip| !ip.is_loopback() && (v6 || ip.is_ipv4()) && **ip != local));
     addresses.truncate(MAX_ADDRESSES);
     Ok((listener, addresses))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_listens_at_the_address_of_the_named_interface_by_which_it_reached_rank_0() {
+        let ips: [IpAddr; 2] = ["127.0.0.1", "127.0.0.2"].map(|ip| ip.parse().unwrap());
+        let places = Places { listen_at: ips.to_vec(), ..Places::default() };
+        for local in ips {
+            let (listener, addresses) = beside(local, &places).unwrap();
+            assert_eq!((listener.local_addr().unwrap().ip(), addresses), (local, vec![local]));
+        }
+        let (_, addresses) = beside("127.0.0.3".parse().unwrap(), &places).unwrap();
+        assert_eq!(addresses, [ips[0]], "the address by which it came is of another interface");
+    }
 }

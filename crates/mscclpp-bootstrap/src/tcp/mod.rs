@@ -1,7 +1,6 @@
 //! A job of processes that are connected by TCP.
 
 mod accepting;
-mod acceptor;
 mod bootstrap;
 mod builder;
 mod forming;

@@ -13,11 +13,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::env::{Env, INTERFACE};
 use crate::inbox::Inbox;
-use crate::job::{Command, Directory, Formation, Job, LINGER, Plan};
+use crate::job::{Command, Directory, Formation, Job, Plan};
 use crate::protocol::handshake::JobKey;
-use crate::protocol::hello::{JobId, Process};
+use crate::protocol::hello::JobId;
 use crate::protocol::table::{MAX_ADDRESSES, Place};
-use crate::tcp::builder::A_YEAR;
 use crate::tcp::forming;
 use crate::tcp::handle::ReactorHandle;
 use crate::tcp::listening::Places;
@@ -68,20 +67,8 @@ pub(crate) fn create(env: &Env, time: Duration) -> Result<UniqueId> {
 /// Starts the thread that answers the ranks of an id.
 fn publish(id: &UniqueId, listener: TcpListener, here: Place, time: Duration) -> Result<()> {
     let (job, claimed, now) = (id.job(), Arc::new(AtomicBool::new(false)), Instant::now());
-    let plan = Plan {
-        rank: 0,
-        n_ranks: CALLERS,
-        key: JobKey::of_unique_id(id.key()),
-        job: Some(job),
-        timeout: time,
-        deadline: now + time.min(A_YEAR),
-        by_address: false,
-        launched: None,
-        last_generation: None,
-        log_after: Duration::MAX,
-        earlier_job: Duration::ZERO,
-        process: Process::own(),
-    };
+    let key = JobKey::of_unique_id(id.key());
+    let plan = Plan { job: Some(job), ..Plan::new(0, CALLERS, key, now, time) };
     let formation = Formation::of_directory(Directory::new(here, Arc::clone(&claimed)));
     let thread = Arc::new(ReactorHandle::new(Arc::new(Inbox::default()))?);
     mscclpp_os::keep_from_children(&listener);
@@ -119,9 +106,8 @@ pub(crate) fn take(id: &UniqueId) -> Option<TcpListener> {
         }
         all.swap_remove(at)
     };
-    published.thread.command(Command::Close);
     // Rank 0 must be the only one that accepts.
-    published.thread.wait_finished(Instant::now() + LINGER + Duration::from_secs(1));
+    published.thread.close();
     Some(published.listener)
 }
 

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
+use mscclpp_net::event_loop::{EventLoop, LISTENER, Ready};
 use mscclpp_net::key::Nonce;
 use mscclpp_net::socket::{canonical, is_connected, read_some};
 use mscclpp_net::{Report, SystemCall, SystemError, random};
 
-use crate::job::{Action, ConnectionId, Job};
-use crate::tcp::acceptor::Acceptor;
-use crate::tcp::handle::{Command, ReactorHandle};
+use crate::job::{Action, Command, ConnectionId, Job};
+use crate::tcp::accepting::Acceptor;
+use crate::tcp::handle::ReactorHandle;
 use crate::tcp::listening::{self, Places};
 use crate::tcp::socket;
 use crate::{Error, LOG};
@@ -97,17 +97,17 @@ impl Reactor {
 
     fn take_commands(&mut self) {
         let handle = Arc::clone(&self.handle);
-        for Command { for_job, begun } in handle.commands().take() {
-            if let Some((peer, begun)) = begun {
-                handle.inbox.begin_send(peer, &begun);
+        for command in handle.commands().take() {
+            if let Command::Send { stream, written: Some(sending), .. } = &command {
+                handle.inbox.begin_send(stream.peer, sending);
             }
-            self.job.on_command(Instant::now(), for_job);
+            self.job.on_command(Instant::now(), command);
             self.act();
         }
     }
 
     pub(super) fn fail(&mut self, error: &Error) {
-        self.job.on_command(Instant::now(), crate::job::Command::Fail(error.clone()));
+        self.job.on_command(Instant::now(), Command::Fail(error.clone()));
         self.act();
     }
 
@@ -131,8 +131,7 @@ impl Reactor {
         self.act();
     }
 
-    // ---- Actions of the job
-    // ----------------------------------------------------------------------------------------
+    // ---- Actions of the job ----------------------------------------------------------------------------------------
 
     pub(super) fn act(&mut self) {
         while let Some(action) = self.job.next_action() {
@@ -155,7 +154,7 @@ impl Reactor {
                 }
                 Action::Deliver { stream, bytes } => self.handle.inbox.deliver(stream, bytes),
                 Action::Sent(written) => {
-                    self.handle.inbox.update(|| written.store(true, Ordering::Release));
+                    self.handle.inbox.update(|| written.written.store(true, Ordering::Release));
                 }
                 Action::Gone { peer, error } => self.handle.inbox.peer_gone(peer, error),
                 Action::Failed(error) => {
@@ -180,7 +179,7 @@ impl Reactor {
         stream: TcpStream,
         connecting: bool,
     ) -> Result<(), SystemError> {
-        self.events.watch(&stream, id, Interest { read: true, write: connecting }).inspect_err(|error| {
+        self.events.watch(&stream, id, connecting).inspect_err(|error| {
             let error = Report(error).to_string();
             tracing::warn!(target: LOG, rank = self.rank, error, "cannot watch a connection");
         })?;
@@ -218,7 +217,10 @@ impl Reactor {
         }
         let blocked = !self.job.pending(id).is_empty();
         if std::mem::replace(&mut socket.awaits_writable, blocked) != blocked {
-            let _ = self.events.modify(&socket.stream, id, Interest { read: true, write: blocked });
+            let modified = self.events.modify(&socket.stream, id, blocked);
+            if let Err(error) = modified {
+                self.job.on_end(Instant::now(), id, &Report(&error).to_string());
+            }
         }
     }
 
@@ -232,8 +234,7 @@ impl Reactor {
         self.job.on_listening(Instant::now(), at.map_err(Error::from));
     }
 
-    // ---- Events of sockets
-    // -----------------------------------------------------------------------------------------
+    // ---- Events of sockets -----------------------------------------------------------------------------------------
 
     fn on_writable(&mut self, id: ConnectionId) {
         match self.sockets.get(&id) {

@@ -181,10 +181,8 @@ fn a_receive_that_times_out_takes_nothing() {
     for job in both_kinds(2) {
         for _ in 0..2 {
             let error = job[0].recv_timeout(1, 4, Duration::from_millis(150)).unwrap_err();
-            assert!(
-                matches!(&error, Error::Timeout { operation, .. } if operation.contains("rank 1")),
-                "{error}"
-            );
+            let Error::Timeout { operation, missing, .. } = &error else { panic!("{error}") };
+            assert!(operation.contains("rank 1") && *missing == [1], "{error}");
         }
         job[1].send(b"late", 0, 4).unwrap();
         assert_eq!(job[0].recv_timeout(1, 4, PATIENCE).unwrap(), b"late");

@@ -4,11 +4,13 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
-use std::time::Duration;
 
-use crate::ranks::{PATIENCE, challenged, connect, free_port, hear, in_threads, prove};
-use mscclpp_bootstrap::fuzzing::{self, RawRank};
-use mscclpp_bootstrap::{Bootstrap, Env, Error, Forming, MeetingPlace, TcpBootstrap};
+use crate::ranks::{
+    PATIENCE, brief, builder, challenged, connect, free_port, hear, in_threads, prove, with_enough_time,
+};
+use mscclpp_bootstrap::fuzzing::{RawRank, kinds};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, Forming, MeetingPlace, TcpBootstrap, TcpBootstrapBuilder};
+use mscclpp_net::frame;
 
 /// The kind of a job's key.
 #[derive(Clone, Copy)]
@@ -43,11 +45,10 @@ impl Job {
         Self { at, secret: matches!(kind, Kind::Secret).then_some("swordfish"), address }
     }
 
-    /// Begins to join the job, with the default time-out.
+    /// Begins to join the job.
     fn start(&self, rank: usize) -> Forming {
-        let builder = TcpBootstrap::builder(rank, Self::RANKS as usize).env(Env::default());
-        let builder = self.secret.iter().fold(builder, |builder, secret| builder.secret(*secret));
-        builder.start(self.at.clone()).unwrap()
+        let builder = builder(rank, Self::RANKS as usize);
+        self.secret.into_iter().fold(builder, TcpBootstrapBuilder::secret).start(self.at.clone()).unwrap()
     }
 
     /// Makes a rank of the job that the test plays.
@@ -116,7 +117,7 @@ fn a_rank_that_two_claim_is_told_though_one_has_said_no_more() {
     let at = format!("127.0.0.1:{}", free_port());
     std::thread::scope(|scope| {
         let at = &at;
-        let zero = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
+        let zero = scope.spawn(|| brief(0, 2).connect(at.as_str()).map(drop));
         let (mut silent, answer) = prove(RawRank::without_key(2, 1), at);
         assert!(answer.contains("Accepted"), "{answer}");
         // With this rank the job would be complete.
@@ -139,20 +140,19 @@ fn a_rank_that_two_claim_is_told_though_one_has_said_no_more() {
 
 #[test]
 fn a_connection_that_ends_before_its_proof_is_a_strangers() {
-    let at = format!("127.0.0.1:{}", free_port());
-    std::thread::scope(|scope| {
-        let at = &at;
-        let waiting = [0, 1].map(|rank| {
-            let timeout = Duration::from_secs(3);
-            scope.spawn(move || connect(rank, 3, at.as_str(), timeout).map(drop))
-        });
-        drop(challenged(&mut RawRank::without_key(3, 2), at));
-        for outcome in waiting.map(|rank| rank.join().unwrap()) {
-            match outcome {
-                Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [2]),
-                other => panic!("{other:?}"),
+    with_enough_time(|timeout| {
+        let at = &format!("127.0.0.1:{}", free_port());
+        std::thread::scope(|scope| {
+            let join = |rank| scope.spawn(move || connect(rank, 3, at.as_str(), timeout).map(drop));
+            let waiting = [0, 1].map(join);
+            drop(challenged(&mut RawRank::without_key(3, 2), at));
+            for outcome in waiting.map(|rank| rank.join().unwrap()) {
+                match outcome {
+                    Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [2]),
+                    other => panic!("{other:?}"),
+                }
             }
-        }
+        });
     });
 }
 
@@ -162,19 +162,19 @@ fn who_speaks_first_where_it_should_listen_is_refused() {
     let (done, over) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            drop(job.start(0).wait());
+            drop(brief(0, 4).connect(job.at.clone()));
             done.send(()).unwrap();
         });
         let mut rank = job.raw(1);
         let (stream, _) = challenged(&mut rank, &job.address);
         drop(stream);
-        for first in [fuzzing::frame_of(1, &[0; 98]), fuzzing::frame_of(2, &[0; 66])] {
+        for first in [frame::encode(1, &[0; 98]), frame::encode(2, &[0; 66])] {
             let mut stream = TcpStream::connect(&job.address).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.write_all(&first).unwrap();
             let mut said = Vec::new();
             stream.read_to_end(&mut said).unwrap();
-            let refusal = fuzzing::frame_of(5, &[0]);
+            let refusal = frame::encode(5, &[0]);
             assert!(said.ends_with(&refusal), "a challenge, a refusal, and the end: {said:?}");
         }
         assert!(over.try_recv().is_err(), "the job is not disturbed");
@@ -185,21 +185,21 @@ fn who_speaks_first_where_it_should_listen_is_refused() {
 
 #[test]
 fn a_rank_that_gives_up_says_so_behind_its_proof() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap().to_string();
-    std::thread::scope(|scope| {
-        let rank = scope.spawn(|| connect(1, 2, at.as_str(), Duration::from_secs(3)).map(drop));
-        // This rank 0 is too slow to answer.
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(&fuzzing::frame_of(1, &[0; 32])).unwrap();
-        let mut said = Vec::new();
-        stream.read_to_end(&mut said).unwrap();
-        drop(stream);
-        assert!(matches!(rank.join().unwrap(), Err(Error::Timeout { .. })));
-        let length = u32::from_le_bytes(said[4..8].try_into().unwrap()) as usize;
-        let (proof, notice) = said.split_at(8 + length);
-        assert_eq!((proof[2], notice[2]), (2, 19), "a hello, a notice, and the end");
+    with_enough_time(|timeout| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        std::thread::scope(|scope| {
+            let rank = scope.spawn(|| connect(1, 2, at.as_str(), timeout).map(drop));
+            // This rank 0 is too slow to answer.
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(&frame::encode(1, &[0; 32])).unwrap();
+            let mut said = Vec::new();
+            stream.read_to_end(&mut said).unwrap();
+            drop(stream);
+            assert!(matches!(rank.join().unwrap(), Err(Error::Timeout { .. })));
+            assert_eq!(kinds(&said), [2, 19], "a hello, a notice, and the end");
+        });
     });
 }
 
@@ -217,7 +217,7 @@ fn a_proof_that_is_withdrawn_is_not_the_rank() {
                 assert!(hear(&mut rank, &stream).unwrap_err().contains("Accepted"));
                 said.clear();
             }
-            said.extend(fuzzing::frame_of(21, &[]));
+            said.extend(frame::encode(21, &[]));
             stream.write_all(&said).unwrap();
             stream.read_to_end(&mut Vec::new()).unwrap();
         }

@@ -6,9 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, in_threads};
-use mscclpp_bootstrap::fuzzing::frame_of;
-use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
+use crate::ranks::{PATIENCE, builder, in_threads, with_enough_time};
+use mscclpp_bootstrap::{Bootstrap, Error, TcpBootstrap};
+use mscclpp_net::frame::encode;
 
 /// The kinds of frames.
 const CHALLENGE: u8 = 1;
@@ -20,23 +20,23 @@ const REFUSE: u8 = 5;
 /// by the job's id or by a reason for a refusal; and frames that are no answer at all.
 fn forged() -> [Vec<u8>; 6] {
     [
-        frame_of(REFUSE, &[1]),
-        frame_of(REFUSE, &[0]),
-        frame_of(ACCEPT, &[7; 48]),
-        frame_of(REJECT, &[[3; 32].as_slice(), &[3, 2, 0, 0, 0]].concat()),
-        frame_of(ACCEPT, &[]),
+        encode(REFUSE, &[1]),
+        encode(REFUSE, &[0]),
+        encode(ACCEPT, &[7; 48]),
+        encode(REJECT, &[[3; 32].as_slice(), &[3, 2, 0, 0, 0]].concat()),
+        encode(ACCEPT, &[]),
         b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
     ]
 }
 
 fn join(rank: usize, at: &str, timeout: Duration) -> Result<TcpBootstrap, Error> {
-    TcpBootstrap::builder(rank, 2).env(Env::default()).secret("swordfish").timeout(timeout).connect(at)
+    builder(rank, 2).secret("swordfish").timeout(timeout).connect(at)
 }
 
 /// Challenges a process that has connected, and answers its proof.
 fn answer(mut stream: TcpStream, answer: &[u8]) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(&frame_of(CHALLENGE, &[0; 32])).unwrap();
+    stream.write_all(&encode(CHALLENGE, &[0; 32])).unwrap();
     assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
     stream.write_all(answer).unwrap();
     // Waits until the rank has gone; it may leave before it has read all of this.
@@ -79,28 +79,29 @@ fn what_a_stranger_says_does_not_end_a_job_with_a_key() {
 
 #[test]
 fn when_time_is_up_the_error_says_what_was_heard() {
-    let timeout = Duration::from_secs(3);
-    in_threads(0..4, |i| {
-        let forged = &forged()[i];
-        let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = stranger.local_addr().unwrap().to_string();
-        let started = Instant::now();
-        let error = thread::scope(|scope| {
-            let one = scope.spawn(|| join(1, &at, timeout).map(drop));
-            while let Some(stream) = next(&stranger, &one) {
-                answer(stream, forged);
-            }
-            one.join().unwrap().unwrap_err()
-        });
-        assert!(started.elapsed() >= timeout, "it may have been a stranger's word: {error}");
-        match &error {
-            Error::Unauthenticated { address, .. } => assert_eq!(*address, at),
-            other => panic!("{other:?}"),
+    with_enough_time(|timeout| drop(in_threads(0..4, |i| hears(&forged()[i], timeout))));
+}
+
+/// Joins as a rank that a stranger answers so, until time is up.
+fn hears(forged: &[u8], timeout: Duration) {
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = stranger.local_addr().unwrap().to_string();
+    let started = Instant::now();
+    let error = thread::scope(|scope| {
+        let one = scope.spawn(|| join(1, &at, timeout).map(drop));
+        while let Some(stream) = next(&stranger, &one) {
+            answer(stream, forged);
         }
-        let message = error.to_string();
-        assert!(
-            message.contains("rank 0") && message.contains("key") && message.contains("stranger"),
-            "{message}"
-        );
+        one.join().unwrap().unwrap_err()
     });
+    assert!(started.elapsed() >= timeout, "it may have been a stranger's word: {error}");
+    match &error {
+        Error::Unauthenticated { address, .. } => assert_eq!(*address, at),
+        other => panic!("{other:?}"),
+    }
+    let message = error.to_string();
+    assert!(
+        message.contains("rank 0") && message.contains("key") && message.contains("stranger"),
+        "{message}"
+    );
 }

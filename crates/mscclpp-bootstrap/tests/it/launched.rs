@@ -1,9 +1,8 @@
 //! Tests of jobs that a launcher has started, and of other jobs at the same address.
 
 use std::net::TcpStream;
-use std::time::Duration;
 
-use crate::ranks::{PATIENCE, connect, free_port, in_threads};
+use crate::ranks::{PATIENCE, brief, builder, connect, free_port, in_threads, with_enough_time};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
 
 /// Joins as both ranks of a job at one address, each with settings of its own. Returns every outcome.
@@ -11,10 +10,7 @@ fn join_both(
     at: &str,
     settings: impl Fn(usize, TcpBootstrapBuilder) -> TcpBootstrapBuilder + Sync,
 ) -> Vec<Result<TcpBootstrap, Error>> {
-    in_threads(0..2, |rank| {
-        let builder = TcpBootstrap::builder(rank, 2).env(Env::default()).timeout(PATIENCE);
-        settings(rank, builder).connect(at)
-    })
+    in_threads(0..2, |rank| settings(rank, brief(rank, 2)).connect(at))
 }
 
 #[test]
@@ -22,13 +18,8 @@ fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
     let at = format!("127.0.0.1:{}", free_port());
     let of_job = |id: &'static str| move |_, builder: TcpBootstrapBuilder| builder.job_id(id);
     let join = |rank, n, id: Option<&str>| {
-        let builder = TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE);
-        match id {
-            Some(id) => builder.job_id(id),
-            None => builder,
-        }
-        .connect(&at)
-        .unwrap_err()
+        let builder = builder(rank, n);
+        id.into_iter().fold(builder, TcpBootstrapBuilder::job_id).connect(&at).unwrap_err()
     };
     let others = || {
         // The other jobs also have another number of ranks, and a rank that the first job does not have.
@@ -45,18 +36,15 @@ fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
         assert!(message.contains("this rank of a job without an id: if this is one job"), "{message}");
         assert!(message.contains("the same MSCCLPP_JOB_ID"), "{message}");
     };
+    let member = |rank| builder(rank, 2).job_id("Slurm job 7 step 0").connect(&at).unwrap();
     std::thread::scope(|scope| {
         // The ranks of other jobs come while the first job forms,
-        let root = scope.spawn(|| {
-            let builder = TcpBootstrap::builder(0, 2).env(Env::default()).timeout(PATIENCE);
-            builder.job_id("Slurm job 7 step 0").connect(&at).unwrap()
-        });
+        let root = scope.spawn(|| member(0));
         while TcpStream::connect(&at).is_err() {
             std::thread::yield_now();
         }
         others();
-        let builder = TcpBootstrap::builder(1, 2).env(Env::default()).timeout(PATIENCE);
-        let member = builder.job_id("Slurm job 7 step 0").connect(&at).unwrap();
+        let member = member(1);
         let root = root.join().unwrap();
         // and when it has formed.
         others();
@@ -83,6 +71,10 @@ fn a_launched_job_at_the_address_of_one_without_an_id_is_named_to_both() {
         assert!(message.contains("rank 0") && message.contains("rank 1"), "{message}");
         assert!(message.contains("the same MSCCLPP_JOB_ID"), "{message}");
     }
+    for secret in [String::new(), "x".repeat(1025)] {
+        let wrong = TcpBootstrap::builder(0, 1).secret(secret).connect(&at).unwrap_err();
+        assert!(wrong.to_string().contains("allowed: 1 to 1024"), "{wrong}");
+    }
     let too_long = TcpBootstrap::builder(0, 1).job_id("x".repeat(513)).connect(&at).unwrap_err();
     assert!(matches!(too_long, Error::InvalidArgument(_)), "{too_long}");
 }
@@ -90,18 +82,20 @@ fn a_launched_job_at_the_address_of_one_without_an_id_is_named_to_both() {
 /// Rank 0 waits for a rank that came without the id of the job.
 #[test]
 fn a_time_out_names_the_rank_that_was_refused() {
-    let at = format!("127.0.0.1:{}", free_port());
-    let outcomes = join_both(&at, |rank, builder| match rank {
-        0 => builder.job_id("red").timeout(Duration::from_secs(3)),
-        _ => builder,
+    with_enough_time(|timeout| {
+        let at = format!("127.0.0.1:{}", free_port());
+        let outcomes = join_both(&at, |rank, builder| match rank {
+            0 => builder.job_id("red").timeout(timeout),
+            _ => builder,
+        });
+        let [root, other] = outcomes.try_into().unwrap();
+        let (root, other) = (root.unwrap_err().to_string(), other.unwrap_err().to_string());
+        assert!(root.contains("missing: rank 1"), "{root}");
+        let refused =
+            "was refused: it is rank 1 of a job without an id; if it is of this one, give all ranks the same";
+        assert!(root.contains(refused), "{root}");
+        assert!(other.contains("another job (red)"), "{other}");
     });
-    let [root, other] = outcomes.try_into().unwrap();
-    let (root, other) = (root.unwrap_err().to_string(), other.unwrap_err().to_string());
-    assert!(root.contains("missing: rank 1"), "{root}");
-    let refused =
-        "was refused: it is rank 1 of a job without an id; if it is of this one, give all ranks the same";
-    assert!(root.contains(refused), "{root}");
-    assert!(other.contains("another job (red)"), "{other}");
 }
 
 #[test]

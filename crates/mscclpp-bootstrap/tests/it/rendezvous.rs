@@ -3,8 +3,12 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-use crate::ranks::{PATIENCE, challenged, connect, free_port, in_threads, prove};
-use mscclpp_bootstrap::fuzzing::{self, RawRank};
+use crate::ranks::{
+    PATIENCE, brief, builder, challenged, connect, free_port, in_threads, prove, with_enough_time,
+};
+use mscclpp_bootstrap::fuzzing::RawRank;
+use mscclpp_bootstrap::job::Limits;
+use mscclpp_bootstrap::protocol::hello::PROTOCOL_VERSION;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
 use mscclpp_test_support::Random;
 
@@ -14,10 +18,7 @@ fn join_all(
     at: &str,
     settings: impl Fn(usize, TcpBootstrapBuilder) -> TcpBootstrapBuilder + Sync,
 ) -> Vec<Result<TcpBootstrap, Error>> {
-    in_threads(0..n, |rank| {
-        let builder = TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE);
-        settings(rank, builder).connect(at)
-    })
+    in_threads(0..n, |rank| settings(rank, builder(rank, n)).connect(at))
 }
 
 fn forms(n: usize, at: &str) {
@@ -115,7 +116,9 @@ fn a_port_in_use_is_named_at_once() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let started = Instant::now();
-    match connect(0, 2, address.to_string(), PATIENCE) {
+    // The process that has the port never answers.
+    let limits = Limits { second_root: Duration::from_millis(200), ..Limits::default() };
+    match builder(0, 2).limits(limits).connect(address.to_string()) {
         Err(Error::AddressInUse { address: named }) => assert_eq!(named, address),
         other => panic!("{other:?}"),
     }
@@ -141,25 +144,27 @@ fn an_unknown_interface_lists_the_known() {
 
 #[test]
 fn a_time_out_lists_who_is_missing() {
-    let at = format!("127.0.0.1:{}", free_port());
-    let outcomes = in_threads(0..3, |i| {
-        // Ranks 2 and 4 never come. The time of the others runs out first, seconds after all that came have been told
-        // who is missing.
-        let (rank, timeout) = [(0, 12), (1, 8), (3, 8)][i];
-        connect(rank, 5, at.as_str(), Duration::from_secs(timeout)).map(drop)
-    });
-    for outcome in outcomes {
-        match outcome {
-            Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [2, 4]),
-            other => panic!("{other:?}"),
+    with_enough_time(|timeout| {
+        let at = format!("127.0.0.1:{}", free_port());
+        let outcomes = in_threads(0..3, |i| {
+            // Ranks 2 and 4 never come. The time of the others runs out first, after all that came have been told who is
+            // missing.
+            let (rank, times) = [(0, 3), (1, 2), (3, 2)][i];
+            connect(rank, 5, at.as_str(), timeout * times).map(drop)
+        });
+        for outcome in outcomes {
+            match outcome {
+                Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [2, 4]),
+                other => panic!("{other:?}"),
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn a_time_out_says_which_address_failed_how() {
     let at: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
-    match connect(1, 2, at.to_string(), Duration::from_secs(2)) {
+    with_enough_time(|timeout| match connect(1, 2, at.to_string(), timeout) {
         Err(Error::Timeout { missing, attempts, .. }) => {
             assert_eq!(missing, [0], "it is rank 0 that it did not reach");
             assert_eq!(attempts.len(), 1);
@@ -167,7 +172,7 @@ fn a_time_out_says_which_address_failed_how() {
             assert!(attempts[0].outcome.contains("nobody listens"), "{attempts:?}");
         }
         other => panic!("{other:?}"),
-    }
+    });
 }
 
 #[test]
@@ -193,19 +198,17 @@ fn a_shared_secret_lets_in() {
 #[test]
 fn a_wrong_secret_is_told_and_does_not_disturb() {
     for wrong in [Some("octopus"), None] {
-        let at = format!("127.0.0.1:{}", free_port());
-        let at = at.as_str();
-        let builder = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(PATIENCE);
+        let at = &format!("127.0.0.1:{}", free_port());
         let (job, outcome) = std::thread::scope(|scope| {
-            let join = |rank| scope.spawn(move || builder(rank).secret("swordfish").connect(at));
+            let join = |rank| scope.spawn(move || builder(rank, 3).secret("swordfish").connect(at));
             let zero = join(0);
             // The stranger comes, and gives up, while the job forms.
             let started = Instant::now();
             let stranger = match wrong {
                 // A rank without a key fails at once, because the answer to it need not be proved.
-                None => builder(1),
+                None => builder(1, 3),
                 // A rank with a wrong key cannot know who refuses it, and asks until its time is up.
-                Some(wrong) => builder(1).secret(wrong).timeout(Duration::from_secs(2)),
+                Some(wrong) => builder(1, 3).secret(wrong).timeout(Duration::from_secs(2)),
             };
             let outcome = stranger.connect(at);
             assert!(started.elapsed() < PATIENCE / 2, "{outcome:?}");
@@ -215,7 +218,7 @@ fn a_wrong_secret_is_told_and_does_not_disturb() {
         assert!(job.iter().all(Result::is_ok), "{job:?}");
         match &outcome {
             Err(Error::Unauthenticated { address, reason }) => {
-                assert_eq!(*address, at);
+                assert_eq!(address, at);
                 assert_eq!(reason.contains("stranger"), wrong.is_some(), "{reason}");
                 assert!(reason.contains("the same MSCCLPP_BOOTSTRAP_SECRET"), "{reason}");
             }
@@ -238,7 +241,7 @@ fn a_process_that_comes_again_to_a_job_that_it_has_not_dropped_does_not_disturb_
     let at = format!("127.0.0.1:{}", free_port());
     let job = join_all(2, &at, |_, builder| builder);
     for rank in 0..2 {
-        match connect(rank, 2, at.as_str(), PATIENCE) {
+        match brief(rank, 2).connect(at.as_str()) {
             Err(error @ Error::JobComplete { .. }) => {
                 assert!(error.to_string().contains("not been dropped yet"));
             }
@@ -251,7 +254,7 @@ fn a_process_that_comes_again_to_a_job_that_it_has_not_dropped_does_not_disturb_
 #[test]
 fn the_same_rank_twice_names_both() {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let outcomes = in_threads(0..3, |i| connect([0, 1, 1][i], 3, id, PATIENCE).map(drop));
+    let outcomes = in_threads(0..3, |i| brief([0, 1, 1][i], 3).connect(id).map(drop));
     for outcome in outcomes {
         match outcome {
             Err(Error::DuplicateRank { rank: 1, first, second, .. }) => {
@@ -271,7 +274,7 @@ fn the_same_rank_twice_names_both() {
 fn two_ranks_0_hear_of_each_other_at_once() {
     let started = Instant::now();
     let at = format!("127.0.0.1:{}", free_port());
-    for outcome in in_threads(0..2, |_| connect(0, 2, at.as_str(), PATIENCE).map(drop)) {
+    for outcome in in_threads(0..2, |_| brief(0, 2).connect(at.as_str()).map(drop)) {
         let error = outcome.unwrap_err();
         assert!(error.to_string().contains(&at), "{error}");
         let Error::DuplicateRank { rank: 0, first, second, .. } = error else { panic!("{error}") };
@@ -280,11 +283,11 @@ fn two_ranks_0_hear_of_each_other_at_once() {
     // This also holds under a unique id, although the second process could never be rank 0.
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| connect(0, 2, id, PATIENCE).map(drop));
+        let first = scope.spawn(|| brief(0, 2).connect(id).map(drop));
         // The first rank 0 has taken the id's listener when it answers.
         let mut raw = RawRank::of_id(&id, 2, 1);
         let _challenged = challenged(&mut raw, &id.addresses()[0].to_string());
-        let second = connect(0, 2, id, PATIENCE).map(drop).unwrap_err();
+        let second = brief(0, 2).connect(id).map(drop).unwrap_err();
         assert!(matches!(second, Error::DuplicateRank { rank: 0, .. }), "{second}");
         let first = first.join().unwrap().unwrap_err();
         assert!(matches!(first, Error::DuplicateRank { rank: 0, .. }), "{first}");
@@ -295,7 +298,7 @@ fn two_ranks_0_hear_of_each_other_at_once() {
 #[test]
 fn differing_numbers_of_ranks_name_both() {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let outcomes = in_threads(0..2, |rank| connect(rank, [3, 4][rank], id, PATIENCE).map(drop));
+    let outcomes = in_threads(0..2, |rank| brief(rank, [3, 4][rank]).connect(id).map(drop));
     for outcome in outcomes {
         let error = outcome.unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
@@ -310,15 +313,15 @@ fn differing_numbers_of_ranks_name_both() {
 fn another_protocol_version_is_named_on_both_sides() {
     let at = format!("127.0.0.1:{}", free_port());
     let (root, answer) = std::thread::scope(|scope| {
-        let root = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
-        let newer = RawRank::without_key(2, 1).of_version(fuzzing::protocol_version() + 1);
+        let root = scope.spawn(|| brief(0, 2).connect(at.as_str()).map(drop));
+        let newer = RawRank::without_key(2, 1).of_version(PROTOCOL_VERSION + 1);
         let (_stream, answer) = prove(newer, &at);
         (root.join().unwrap(), answer)
     });
     assert!(answer.contains("Mismatch") && answer.contains("version"), "{answer}");
     let message = root.unwrap_err().to_string();
-    let version = fuzzing::protocol_version();
-    for part in [format!("has {version}"), format!("has {}", version + 1), "version".to_owned()] {
+    let [ours, newer] = [0, 1].map(|more| format!("has {}", PROTOCOL_VERSION + more));
+    for part in [ours, newer, "version".to_owned()] {
         assert!(message.contains(&part), "{message}");
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::ranks::{PATIENCE, free_port, in_threads};
+use crate::ranks::{PATIENCE, brief, free_port, in_threads};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Forming, MeetingPlace, TcpBootstrap};
 use mscclpp_test_support::within;
 
 fn start(rank: usize, n: usize, at: impl Into<MeetingPlace>, timeout: Duration) -> Result<Forming, Error> {
-    TcpBootstrap::builder(rank, n).env(Env::default()).timeout(timeout).start(at)
+    brief(rank, n).timeout(timeout).start(at)
 }
 
 fn create_id() -> MeetingPlace {

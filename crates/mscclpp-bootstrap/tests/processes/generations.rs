@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::ranks::{PATIENCE, free_port, in_threads};
 use libtest_mimic::{Failed, Trial};
+use mscclpp_bootstrap::job::Limits;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Job, TcpBootstrap};
 use mscclpp_test_support::{Child, child, until};
 
@@ -53,7 +54,7 @@ fn address() -> String {
 
 fn job_of(rank: usize, n: usize, at: &str) -> Job {
     let rank = TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE);
-    Job::new(rank.earlier_job_limit(EARLIER_JOB), at)
+    Job::new(rank.limits(Limits { earlier_job: EARLIER_JOB, ..Limits::default() }), at)
 }
 
 // ---- The rank ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The time within which all other ranks must know of a loss, on their own clocks. It takes milliseconds, and up to
 /// two seconds for rank 0 of a job that forms; the rest is for busy machines.
-const LIMIT: Duration = Duration::from_secs(25);
+pub(crate) const LIMIT: Duration = Duration::from_secs(25);
 const RANKS: usize = 5;
 /// The line that a rank prints when its call has failed, before the time in microseconds.
 const KNOWN_AT: &str = "known at";
@@ -106,7 +106,7 @@ pub(crate) fn be_rank(role: &[String]) -> ExitCode {
 }
 
 /// Returns the time on a clock that all processes share.
-fn clock() -> Duration {
+pub(crate) fn clock() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

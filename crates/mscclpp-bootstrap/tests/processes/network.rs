@@ -6,14 +6,11 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use crate::lost::{LIMIT, clock};
 use crate::ranks::{PATIENCE, connect, free_port, in_threads};
 use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Family, TcpBootstrap};
 use mscclpp_test_support::{Child, child, namespaces::Namespaces, trial_if};
-use rustix::time::{ClockId, clock_gettime};
-
-/// The loss of a rank must be known to all others within this time.
-const LIMIT: Duration = Duration::from_secs(25);
 
 pub(crate) fn trials() -> Vec<Trial> {
     let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
@@ -80,12 +77,6 @@ const ALONE: usize = 1;
 fn start(nodes: &Namespaces, rank: usize, what: &str) -> Child {
     let command = nodes.command(usize::from(rank == ALONE), child::this_program().get_program());
     Child::start_by(command, &["network", &rank.to_string(), what])
-}
-
-/// Returns the time on a clock that all processes share.
-fn clock() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 fn vanishes(what: &str) -> Result<(), Failed> {

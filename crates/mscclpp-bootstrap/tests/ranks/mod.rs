@@ -2,24 +2,50 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use mscclpp_bootstrap::fuzzing::RawRank;
-use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, MeetingPlace, TcpBootstrap};
+use mscclpp_bootstrap::job::Limits;
+use mscclpp_bootstrap::{
+    Bootstrap, Env, Error, LocalBootstrap, MeetingPlace, TcpBootstrap, TcpBootstrapBuilder,
+};
 #[allow(unused_imports, reason = "not every test needs one")]
 pub(crate) use mscclpp_test_support::{in_threads, reserve_port as free_port};
 
 /// A time limit longer than anything takes that works. Calls that are expected to fail fail sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Joins as one rank, whatever the environment of the tests says.
+/// Makes the settings of a rank, whatever the environment of the tests says.
+pub(crate) fn builder(rank: usize, n: usize) -> TcpBootstrapBuilder {
+    TcpBootstrap::builder(rank, n).env(Env::default()).timeout(PATIENCE)
+}
+
+/// Makes the settings of a rank of a job that fails, for which no other rank comes later: it waits for less time.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn brief(rank: usize, n: usize) -> TcpBootstrapBuilder {
+    let soon = Duration::from_millis(500);
+    builder(rank, n).limits(Limits { earlier_job: soon, claim: soon, linger: soon, ..Limits::default() })
+}
+
+/// Joins as one rank.
 pub(crate) fn connect(
     rank: usize,
     n: usize,
     at: impl Into<MeetingPlace>,
     timeout: Duration,
 ) -> Result<TcpBootstrap, Error> {
-    TcpBootstrap::builder(rank, n).env(Env::default()).timeout(timeout).connect(at)
+    builder(rank, n).timeout(timeout).connect(at)
+}
+
+/// Runs a test of ranks whose time runs out after something else has happened. On a busy machine that can take longer, so a
+/// test that fails runs again with more time.
+#[allow(dead_code, reason = "not every test needs it")]
+pub(crate) fn with_enough_time(test: impl Fn(Duration)) {
+    let enough = |seconds| catch_unwind(AssertUnwindSafe(|| test(Duration::from_secs(seconds)))).is_ok();
+    if ![1, 4].into_iter().any(enough) {
+        test(Duration::from_secs(16));
+    }
 }
 
 /// Connects to rank 0, once it listens, and takes its challenge. Returns the connection, and the bytes to send in

@@ -21,8 +21,7 @@ fn of_a_peer() -> RegisteredMemory {
         device_uuid: [1; 16],
         blobs: vec![(Transport::ETHERNET, vec![1]), (Transport::CUDA_IPC, vec![2])],
     };
-    let inner = MemoryState { info, local: None, imports: Mutex::default(), mapped: OnceLock::new() };
-    RegisteredMemory { inner: OfProcess::new(Arc::new(inner)) }
+    RegisteredMemory::of(info, None)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use mscclpp_core::LinkMonitor;
-use mscclpp_net::event_loop::{ACCEPT_PAUSE, EventLoop, Interest, Listener, Ready};
+use mscclpp_net::event_loop::{ACCEPT_PAUSE, EventLoop, Listener, Ready};
 use mscclpp_net::{Report, SystemError};
 use mscclpp_os::waiting::Repeated;
 use rustix::io::Errno;
@@ -109,7 +109,7 @@ impl Service {
         let commands = self.shared.commands.clone();
         for command in commands.take() {
             match command {
-                Command::Watch { id, socket, monitor } => match self.events.add(&socket, Interest::READ) {
+                Command::Watch { id, socket, monitor } => match self.events.add(&socket) {
                     Ok(token) => {
                         self.outbound.insert(token, Outbound { id, socket, monitor });
                     }
@@ -229,7 +229,7 @@ impl Service {
                 socket::answer(&socket, &Handle::encode(Err(Refusal::User)), None);
                 continue;
             }
-            match self.events.add(&socket, Interest::READ) {
+            match self.events.add(&socket) {
                 Ok(token) => {
                     self.accepted.insert(token, Accepted { socket, deadline: now + REQUEST_LIMIT });
                 }

@@ -1,7 +1,7 @@
 //! Tests with a CPU at one end and a simulated device or a CPU at the other.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -90,6 +90,20 @@ fn host_semaphores_of_one_semaphore_share_its_tokens() {
         from[0].signal().expect("a signal");
         to[1].wait(LONG).expect("a wait that timed out has taken nothing");
     }
+}
+
+/// The threads share the status word in which a wait that gives up says so.
+#[test]
+fn a_poll_does_not_fail_by_the_time_out_of_another_thread() {
+    let pair = Pair::open();
+    let (semaphore, _peer) = pair.semaphores();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| while !done.load(Ordering::Relaxed) && semaphore.wait(1).is_err() {});
+        let failure = (0..100_000).find_map(|_| semaphore.poll().err());
+        done.store(true, Ordering::Relaxed);
+        assert!(failure.is_none(), "{failure:?}");
+    });
 }
 
 /// The memory is registered for no transport, and no peer can name it.

@@ -10,7 +10,7 @@ use std::{
 
 use mscclpp_net::{
     SystemError,
-    event_loop::{EventLoop, Interest, Ready},
+    event_loop::{EventLoop, Ready},
     links::{Admission, DataConnection},
     socket::Incoming,
 };
@@ -187,7 +187,7 @@ impl Service {
     }
 
     fn watch(&mut self, adapter: &Arc<Adapter>) -> Result<()> {
-        let token = self.events.add(&**adapter, Interest::READ)?;
+        let token = self.events.add(&**adapter)?;
         self.sources.insert(token, EventSource::Events(adapter.clone()));
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Service {
     }
 
     fn accept(&mut self, connection: Box<DataConnection>, admission: Admission) {
-        match self.events.add(&connection.stream, Interest::READ) {
+        match self.events.add(&connection.stream) {
             Ok(token) => {
                 let deadline = Instant::now() + OFFER_LIMIT;
                 let pending = Pending { connection, admission, offer: Incoming::default(), deadline };

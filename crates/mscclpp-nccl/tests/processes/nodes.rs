@@ -6,7 +6,7 @@ use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
     Child,
     child::{self, say, this_program},
-    net::Net,
+    namespaces::Namespaces,
     until,
 };
 
@@ -22,7 +22,7 @@ const F32: c_int = 7;
 const RANKS: usize = 4;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let possible = Net::new(2).map(drop);
+    let possible = Namespaces::switched(2).map(drop);
     if let Err(why) = &possible {
         eprintln!("NOT TESTED: communicators between network namespaces: {why}");
     }
@@ -44,11 +44,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     let by_adapters = |trial: Trial| trial.with_ignored_flag(!adapters);
     let by_name = || Wires::Names("MSCCLPP_HOSTID");
     let by_nccls_name = || Wires::Names("NCCL_HOSTID");
-    let wires = || Wires::Of(Net::new(2).expect("namespaces, as before"));
+    let wires = || Wires::Of(Namespaces::switched(2).expect("namespaces, as before"));
     let kill: End = |children, _| children.drain(..2).for_each(|mut child| child.kill());
     let cut: End = |children, wires| {
         let Wires::Of(net) = wires else { panic!("no wires") };
-        net.cut(0);
+        net.ip(0, &["link", "set", "wire", "down"]);
         // The processes are ended behind the interface: the other node hears nothing of it.
         children.drain(..2).for_each(drop);
     };
@@ -81,7 +81,7 @@ enum Wires {
     Names(&'static str),
     /// The nodes are this machine, by names, and are connected by its RDMA adapters.
     Adapters,
-    Of(Net),
+    Of(Namespaces),
 }
 
 impl Wires {

@@ -1,15 +1,12 @@
 //! Finding the address at which a peer answers, among several.
 //!
-//! Some of a peer's addresses may lead nowhere from here, or to another process. There are two ways to find the right
-//! one: [`Search`] tries one address at a time until a deadline, for callers that run an event loop; [`race()`] tries
-//! them side by side and blocks, for callers that need a connection now.
+//! Some of a peer's addresses may lead nowhere from here, or to another process. [`Search`] tries one address at a time until
+//! a deadline, for callers that run an event loop.
 
-mod race;
 mod search;
 
 use std::{fmt, io, net::SocketAddr};
 
-pub use race::{Handshake, Lost, Outcome, Unreached, race};
 pub use search::Search;
 
 /// An address that was tried, and how the attempt failed.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    dial::{Attempt, Handshake, Lost, Unreached, race},
+    dial::Attempt,
     frame::FrameReader,
     handshake::{Frame, Initiator, Session},
     key::{Key, Nonce},
@@ -18,13 +18,14 @@ use super::{
     Protocol,
     error::{Error, Result},
     handshake::{self, Refusal, Request},
+    race::{Lost, Unreached, race},
 };
 
 /// The limit for all attempts together.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The handshake on one connection.
-struct Dialling<'a> {
+/// The handshake on one connection. It shows whether the other end is the peer.
+pub(super) struct Dialling<'a> {
     protocol: Protocol,
     key: &'a Key,
     request: &'a Request,
@@ -34,11 +35,9 @@ struct Dialling<'a> {
     initiator: Option<Initiator>,
 }
 
-impl Handshake for Dialling<'_> {
-    type Session = Session;
-    type Refusal = Refusal;
-
-    fn advance(&mut self, mut stream: &TcpStream) -> Result<Option<Session>, Lost<Refusal>> {
+impl Dialling<'_> {
+    /// Advances the handshake as far as it can without waiting. Returns the session once the handshake is complete.
+    pub(super) fn advance(&mut self, mut stream: &TcpStream) -> Result<Option<Session>, Lost> {
         if self.initiator.is_none() {
             let Some(challenge) = self.read(stream)? else { return Ok(None) };
             let hello = self.request.hello(&self.protocol, self.nonce);
@@ -54,10 +53,8 @@ impl Handshake for Dialling<'_> {
         let initiator = self.initiator.take().ok_or(Lost::Refused(Refusal::Foreign))?;
         handshake::conclude(self.protocol.version, initiator, &answer).map(Some).map_err(Lost::Refused)
     }
-}
 
-impl Dialling<'_> {
-    fn read(&mut self, stream: &TcpStream) -> Result<Option<Frame>, Lost<Refusal>> {
+    fn read(&mut self, stream: &TcpStream) -> Result<Option<Frame>, Lost> {
         self.reader.read(stream).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => Lost::Refused(Refusal::Foreign),
             _ => error.into(),
@@ -81,8 +78,8 @@ pub(super) fn dial(
 }
 
 /// Returns the error that sums up how each address failed.
-fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
-    let refused = |how: &Lost<_>| matches!(how, Lost::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
+fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached) -> Error {
+    let refused = |how: &Lost| matches!(how, Lost::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
     // Only the peer itself can prove that it has no such link, or that it speaks another version.
     let proved = |wanted: fn(&Refusal) -> bool| {
         failed.iter().find(|(_, how)| matches!(how, Lost::Refused(refusal) if wanted(refusal)))
@@ -97,7 +94,7 @@ fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Re
     }
     // The other answers are not proved: a stranger at one of the addresses can give them, while the peer is at
     // another. So the endpoint counts as closed only if everybody who answered said so.
-    let unknown = |how: &Lost<_>| matches!(how, Lost::Refused(Refusal::Unknown));
+    let unknown = |how: &Lost| matches!(how, Lost::Refused(Refusal::Unknown));
     let mut answered = failed.iter().filter(|(_, how)| !refused(how));
     if let Some((address, how)) = answered.next()
         && silent.is_empty()
@@ -109,7 +106,7 @@ fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Re
     if silent.is_empty() && !failed.is_empty() && failed.iter().all(|(_, how)| refused(how)) {
         return Error::Gone { addresses: failed.into_iter().map(|(address, _)| address).collect() };
     }
-    let outcome = |how: Lost<Refusal>| match how {
+    let outcome = |how: Lost| match how {
         Lost::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             "it ended the connection without an answer".to_owned()
         }
@@ -122,14 +119,60 @@ fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Re
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use mscclpp_test_support::listen;
+
     use super::*;
-    use crate::links::tests::PROTOCOL;
+    use crate::{
+        SystemError,
+        links::{handshake::Purpose, tests::PROTOCOL},
+    };
+
+    /// Returns the address of a process that answers everybody with something else than a handshake.
+    pub(in crate::links) fn stranger() -> SocketAddr {
+        let (listener, address) = listen();
+        std::thread::spawn(move || {
+            let mut streams = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept() {
+                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                streams.push(stream);
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn how_each_address_failed_is_told() {
+        let ((_silent, silent), (_, closed), stranger) = (listen(), listen(), stranger());
+        let limit = Duration::from_secs(1);
+        let key = Key::from_bytes([1; 32]);
+        let request = Request { endpoint: [2; 16], from: [3; 16], link: 4, purpose: Purpose::Link };
+        let (key, request, protocol, nonce) = (&key, &request, PROTOCOL, [5; 32]);
+        let begin =
+            || Ok(Dialling { protocol, key, request, nonce, reader: handshake::reader(), initiator: None });
+        let unreached = race(&[closed, silent, stranger], limit, begin).unwrap().map(drop).unwrap_err();
+        assert_eq!(unreached.silent, [silent]);
+        assert!(unreached.after >= limit);
+        let [(first, Lost::Io(error)), (second, Lost::Refused(Refusal::Foreign))] = &unreached.failed[..]
+        else {
+            panic!("{unreached:?}")
+        };
+        assert_eq!((*first, error.kind()), (closed, io::ErrorKind::ConnectionRefused));
+        assert_eq!(*second, stranger);
+    }
+
+    #[test]
+    fn a_handshake_that_cannot_begin_ends_it() {
+        let source = || io::Error::from(io::ErrorKind::Unsupported);
+        let begin = || Err(SystemError { operation: "beginning", source: source() });
+        let outcome = race(&[stranger()], LIMIT, begin).map(drop);
+        assert_eq!(outcome.unwrap_err().operation, "beginning");
+    }
 
     #[test]
     fn what_nobody_proves_counts_only_where_the_peer_can_be_nowhere_else() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let sum_up = |failed: Vec<Lost<Refusal>>| {
+        let sum_up = |failed: Vec<Lost>| {
             let failed = (1..).map(at).zip(failed).collect();
             verdict(PROTOCOL, Unreached { after: LIMIT, failed, silent: Vec::new() })
         };

@@ -63,6 +63,7 @@ mod link;
 mod message;
 mod outbound;
 mod protocol;
+mod race;
 mod service;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Report, SystemError,
-    event_loop::{ACCEPT_PAUSE, EventLoop, Interest, Listener, Ready},
+    event_loop::{ACCEPT_PAUSE, EventLoop, Listener, Ready},
     handshake::Session,
     random, socket,
 };
@@ -192,7 +192,7 @@ impl Service {
         let commands = self.shared.commands.clone();
         for command in commands.take() {
             match command {
-                Command::Watch(link) => match self.events.add(&link.stream, Interest::READ) {
+                Command::Watch(link) => match self.events.add(&link.stream) {
                     Ok(token) => {
                         self.outbound.insert(token, link);
                     }
@@ -291,7 +291,7 @@ impl Service {
             else {
                 continue;
             };
-            match self.events.add(&accepted.stream, Interest::READ) {
+            match self.events.add(&accepted.stream) {
                 Ok(token) => {
                     self.handshakes.insert(token, accepted);
                 }

@@ -2,7 +2,7 @@
 
 use std::{
     io::Write,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, Sender, channel},
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_test_support::{LIMIT, until};
+use mscclpp_test_support::{LIMIT, listen, until};
 
 use crate::{SystemError, handshake::Responder, key::Key};
 
@@ -282,8 +282,7 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
 #[test]
 fn a_peer_of_another_version_is_an_error_that_names_both() {
     let a = Process::start();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, address) = listen();
     let key = a.address.key.clone();
     let thread = std::thread::spawn(move || {
         let (responder, challenge) = Responder::challenge(PROTOCOL.name, [1; 32]);
@@ -295,7 +294,7 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
         assert_eq!(verdict.err(), Some(Refusal::Version { theirs: 1, ours: 7 }));
         stream.write_all(&answer).unwrap();
     });
-    let Err(error) = a.try_dial(&moved(&a.address, port)) else { panic!("another version") };
+    let Err(error) = a.try_dial(&moved(&a.address, address.port())) else { panic!("another version") };
     assert!(matches!(error, Error::Version { theirs: 7, ours: 1, .. }), "{error}");
     thread.join().unwrap();
 }
@@ -303,11 +302,12 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
 #[test]
 fn every_address_is_tried_and_named() {
     let b = Process::start();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_silent, silent) = listen();
+    let closed = listen().1;
     let request = b.request([6; 16], Purpose::Link);
-    let candidates = [closed, b.at()];
-    let (_, _, found) = super::dial::dial(PROTOCOL, &candidates, &b.address.key, &request).unwrap();
-    assert_eq!(found, b.at());
+    let candidates = [closed, silent, super::dial::tests::stranger(), b.at()];
+    let (stream, _, found) = super::dial::dial(PROTOCOL, &candidates, &b.address.key, &request).unwrap();
+    assert_eq!([found, stream.peer_addr().unwrap()], [b.at(); 2]);
     let gone = super::dial::dial(PROTOCOL, &[closed], &b.address.key, &request).map(|_| ()).unwrap_err();
     assert!(matches!(gone, Error::Gone { .. }) && gone.to_string().contains(&closed.to_string()), "{gone}");
 }
@@ -325,8 +325,7 @@ fn an_endpoint_that_was_closed_is_told() {
 fn an_address_that_is_silent_is_tried_again() {
     let (a, b) = (Process::start(), Process::start());
     let peer = b.at();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listen();
     let between = std::thread::spawn(move || {
         let (silent, _) = listener.accept().unwrap();
         let (here, _) = listener.accept().unwrap();

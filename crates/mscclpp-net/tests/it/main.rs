@@ -7,7 +7,6 @@ mod frame;
 mod handshake;
 mod header;
 mod interface;
-mod race;
 mod search;
 mod socket;
 mod wire;

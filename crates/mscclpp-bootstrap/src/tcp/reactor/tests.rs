@@ -9,17 +9,21 @@ use super::*;
 use crate::fuzzing::{RawRank, kinds};
 use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::job::tests::{self, goodbye, linked, look_for, say_something};
-use crate::job::{Command, Formation, Join, Plan};
+use crate::job::{Formation, Join, Limits, Plan};
 use crate::protocol::frame::Kind;
 use crate::protocol::handshake::{JobKey, challenge};
 use crate::protocol::table::{Entry, Place};
 use mscclpp_net::handshake;
+use mscclpp_test_support::listen;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const N_RANKS: usize = 3;
 
 fn plan(rank: usize) -> Plan {
-    Plan::for_tests(rank, N_RANKS, JobKey::of_secret("swordfish"), PATIENCE)
+    let plan = Plan::new(rank, N_RANKS, JobKey::of_secret("swordfish"), Instant::now(), PATIENCE);
+    // A stranger is given up sooner than in a real job.
+    let limits = Limits { answer: Duration::from_secs(1), ..Limits::default() };
+    Plan { job: Some([5; 16]), limits, ..plan }
 }
 
 fn reactor(plan: Plan, formation: Formation, listener: Option<TcpListener>) -> Reactor {
@@ -47,12 +51,6 @@ fn rank_0(listener: TcpListener) -> Reactor {
 fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Reactor {
     let join = Join { candidates, listened: false, host: [1; 16], domain: [1; 16] };
     reactor(plan(rank), Formation::of_member(join), listener)
-}
-
-fn listen() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    (listener, address)
 }
 
 fn start(reactor: Reactor) -> (Arc<ReactorHandle>, JoinHandle<()>) {

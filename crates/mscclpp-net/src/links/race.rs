@@ -9,7 +9,9 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{SystemError, socket};
+use crate::{SystemError, handshake::Session, socket};
+
+use super::{dial::Dialling, handshake::Refusal};
 
 /// How long an address is tried alone before the next one is tried as well.
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -19,30 +21,16 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// three times as long before the next repetition. A new connection starts with a fresh estimate.
 const AGAIN: Duration = Duration::from_secs(3);
 
-/// A handshake on a new connection: it shows whether the other end is the peer.
-pub trait Handshake {
-    /// The result of a complete handshake.
-    type Session;
-    /// The reason why the handshake failed, if another process answered or the peer refused.
-    type Refusal;
-
-    /// Advances the handshake as far as it can without waiting. Returns the session once the handshake is complete.
-    ///
-    /// # Errors
-    /// The reason why the attempt failed: [`io::ErrorKind::UnexpectedEof`] if the other end closed the connection.
-    fn advance(&mut self, stream: &TcpStream) -> Result<Option<Self::Session>, Lost<Self::Refusal>>;
-}
-
 /// How an attempt failed.
 #[derive(Debug)]
-pub enum Lost<R> {
-    /// The connection failed.
+pub(super) enum Lost {
+    /// The connection failed: with [`io::ErrorKind::UnexpectedEof`] if the other end closed it.
     Io(io::Error),
     /// A process answered, but the handshake failed.
-    Refused(R),
+    Refused(Refusal),
 }
 
-impl<R> From<io::Error> for Lost<R> {
+impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -50,29 +38,28 @@ impl<R> From<io::Error> for Lost<R> {
 
 /// How the attempts at all addresses failed.
 #[derive(Debug)]
-pub struct Unreached<R> {
+pub(super) struct Unreached {
     /// The time for which the addresses were tried.
-    pub after: Duration,
+    pub(super) after: Duration,
     /// The attempts that ended, each with its address.
-    pub failed: Vec<(SocketAddr, Lost<R>)>,
+    pub(super) failed: Vec<(SocketAddr, Lost)>,
     /// The addresses that had given no answer when the time was up.
-    pub silent: Vec<SocketAddr>,
+    pub(super) silent: Vec<SocketAddr>,
 }
 
 /// The result of [`race()`]: the connection that was found (it does not block), the session of its handshake and the
 /// address that led to the peer; or how the attempts at all addresses failed.
-pub type Outcome<H> =
-    Result<(TcpStream, <H as Handshake>::Session, SocketAddr), Unreached<<H as Handshake>::Refusal>>;
+pub(super) type Outcome = Result<(TcpStream, Session, SocketAddr), Unreached>;
 
-struct Attempt<H> {
+struct Attempt<'a> {
     address: SocketAddr,
     stream: TcpStream,
-    handshake: H,
+    handshake: Dialling<'a>,
     connected: bool,
 }
 
-impl<H: Handshake> Attempt<H> {
-    fn advance(&mut self) -> Result<Option<H::Session>, Lost<H::Refusal>> {
+impl Attempt<'_> {
+    fn advance(&mut self) -> Result<Option<Session>, Lost> {
         if !self.connected {
             self.connected = socket::is_connected(&self.stream)?;
         }
@@ -86,16 +73,16 @@ impl<H: Handshake> Attempt<H> {
 /// # Errors
 /// If no handshake succeeded, the inner result says how each address failed. An error of `begin` ends all attempts
 /// and becomes the outer error.
-pub fn race<H: Handshake>(
+pub(super) fn race<'a>(
     candidates: &[SocketAddr],
     limit: Duration,
-    mut begin: impl FnMut() -> Result<H, SystemError>,
-) -> Result<Outcome<H>, SystemError> {
+    mut begin: impl FnMut() -> Result<Dialling<'a>, SystemError>,
+) -> Result<Outcome, SystemError> {
     let began = Instant::now();
     let mut untried: VecDeque<_> = candidates.iter().copied().collect();
     let mut again_at = began + AGAIN;
     let mut next_at = began;
-    let mut active: Vec<Attempt<H>> = Vec::new();
+    let mut active: Vec<Attempt<'a>> = Vec::new();
     let mut failed = Vec::new();
     loop {
         let now = Instant::now();
@@ -138,7 +125,7 @@ pub fn race<H: Handshake>(
     }
 }
 
-fn wait<H>(active: &[Attempt<H>], limit: Duration) {
+fn wait(active: &[Attempt<'_>], limit: Duration) {
     let mut fds: Vec<_> = active
         .iter()
         .map(|attempt| {

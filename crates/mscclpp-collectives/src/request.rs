@@ -2,7 +2,7 @@
 
 use mscclpp::DevicePtr;
 
-use crate::DataType;
+use crate::{DataType, handle::BY_MEMORY};
 
 /// How the numbers of all ranks become one. Sums, and everything else, are made in the order of the ranks, 0 first:
 /// their bits depend on nothing but the numbers. With ranks on several nodes, each node's are made so, in the order of its
@@ -83,10 +83,7 @@ impl ReduceOp {
     }
 }
 
-/// `CollectiveScaledByMemory`.
-const BY_MEMORY: u32 = 2;
-
-/// Which collective, with what only it needs. Ranks are numbered as in their [`Collectives`](crate::Collectives).
+/// A collective, with what only it needs. Ranks are numbered as in their [`Collectives`](crate::Collectives).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Kind<'a> {

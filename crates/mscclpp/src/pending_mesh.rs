@@ -126,7 +126,8 @@ impl PendingMesh {
     fn awaited(&self) -> String {
         let missing: Vec<String> =
             self.links.iter().filter(|link| !link.is_complete()).map(|link| link.peer.to_string()).collect();
-        format!("rank {}: mesh, tag {}", missing.join(", "), self.tag)
+        let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
+        format!("{ranks} {}: mesh, tag {}", missing.join(", "), self.tag)
     }
 
     /// Waits for what has not come yet, and makes the mesh. All parts of this rank must have been sent.

@@ -42,7 +42,8 @@ impl CallOrder {
     /// # Errors
     /// [`Error::Gpu`] if the work in a stream failed.
     pub fn is_complete(&self) -> Result<bool> {
-        let calls = self.calls.lock();
+        // A call that is being put into its stream is not complete.
+        let Some(calls) = self.calls.try_lock() else { return Ok(false) };
         Ok(calls.last.as_ref().map_or(Ok(true), |(event, _)| event.query())?)
     }
 

@@ -299,18 +299,18 @@ fn one_rank() {
 
 #[test]
 fn two_ranks() {
-    check::<f16>(2, 120);
-    check::<bf16>(2, 120);
+    check::<f16>(2, 72);
+    check::<bf16>(2, 72);
 }
 
 #[test]
 fn three_ranks() {
-    check::<f16>(3, 120);
-    check::<bf16>(3, 120);
+    check::<f16>(3, 72);
+    check::<bf16>(3, 72);
 }
 
 #[test]
 fn eight_ranks() {
-    check::<f16>(8, 48);
-    check::<bf16>(8, 48);
+    check::<f16>(8, 36);
+    check::<bf16>(8, 36);
 }

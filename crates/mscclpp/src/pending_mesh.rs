@@ -36,38 +36,22 @@ use crate::{Communicator, Mesh, MeshLink, Pending, Result};
 /// ```
 #[must_use = "what the peers sent is only received by poll(), wait() or join()"]
 pub struct PendingMesh {
-    comm: Communicator,
-    tag: u32,
-    semaphores: usize,
-    links: Vec<Link>,
+    pub(crate) comm: Communicator,
+    pub(crate) tag: u32,
+    pub(crate) semaphores: usize,
+    pub(crate) links: Vec<Link>,
 }
 
 /// The link with one peer.
-struct Link {
-    peer: usize,
-    connection: Pending<Connection>,
-    memories: Vec<Pending<RegisteredMemory>>,
+pub(crate) struct Link {
+    pub(crate) peer: usize,
+    pub(crate) connection: Pending<Connection>,
+    pub(crate) memories: Vec<Pending<RegisteredMemory>>,
     /// The semaphores, whose halves are sent when the connection is made.
-    semaphores: Option<Vec<Pending<Semaphore>>>,
+    pub(crate) semaphores: Option<Vec<Pending<Semaphore>>>,
 }
 
 impl PendingMesh {
-    /// Makes a pending mesh of `links`, which hold what was sent to each peer.
-    pub(crate) fn new(
-        comm: &Communicator,
-        tag: u32,
-        semaphores: usize,
-        links: Vec<(usize, Pending<Connection>, Vec<Pending<RegisteredMemory>>)>,
-    ) -> Self {
-        let links = links.into_iter().map(|(peer, connection, memories)| Link {
-            peer,
-            connection,
-            memories,
-            semaphores: None,
-        });
-        Self { comm: comm.clone(), tag, semaphores, links: links.collect() }
-    }
-
     /// Does all steps that are possible now, and returns whether everything is there. Waits for no other rank. To
     /// connect, and to map memory that came, can take some seconds.
     ///
@@ -140,7 +124,7 @@ impl PendingMesh {
                 semaphores: link.semaphores.iter().flatten().map(Pending::wait).collect::<Result<_>>()?,
             })
         });
-        Ok(Mesh::of(links.collect::<Result<_>>()?))
+        Ok(Mesh { links: links.collect::<Result<_>>()? })
     }
 }
 

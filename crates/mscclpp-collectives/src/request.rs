@@ -164,7 +164,7 @@ impl Kind<'_> {
 /// A collective by addresses, for [`Collectives::enqueue`](crate::Collectives::enqueue).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request<'a> {
-    /// Which.
+    /// The collective.
     pub kind: Kind<'a>,
     /// This rank's numbers, on its device.
     pub send: DevicePtr,
@@ -173,7 +173,7 @@ pub struct Request<'a> {
     /// [`Kind::AllGather`] and [`Kind::Gather`], `send` is this rank's place in `recv`; for [`Kind::ReduceScatter`]
     /// and [`Kind::Scatter`], `recv` is this rank's place in `send`.
     pub recv: DevicePtr,
-    /// How many numbers; see the kind for whose.
+    /// The count of numbers. The kind says whether it is that of one rank or of all.
     pub count: u64,
     /// The type of the numbers.
     pub data_type: DataType,

@@ -1,6 +1,6 @@
 //! Collectives of typed memory, which cannot be misused.
 
-use mscclpp::{DeviceBuffer, DevicePtr, Stream};
+use mscclpp::{DeviceBuffer, DevicePtr, Gpu, Stream};
 
 use crate::{Collectives, DeviceSlice, Element, Error, Kind, ReduceOp, Request, Result};
 
@@ -229,17 +229,16 @@ impl Collectives {
 
     /// Checks that memory is on the device of these collectives.
     pub(crate) fn expect_here<'a>(&self, buffers: impl IntoIterator<Item = &'a DeviceBuffer>) -> Result<()> {
+        buffers.into_iter().try_for_each(|buffer| self.expect_device("memory", buffer.gpu()))
+    }
+
+    /// Checks that `what` is of the device of these collectives.
+    pub(crate) fn expect_device(&self, what: &str, of: &Gpu) -> Result<()> {
         let gpu = self.gpu();
-        let elsewhere = |buffer: &&DeviceBuffer| {
-            (buffer.gpu().platform(), buffer.gpu().id()) != (gpu.platform(), gpu.id())
-        };
-        match buffers.into_iter().find(elsewhere) {
-            None => Ok(()),
-            Some(buffer) => Err(Error::InvalidArgument(format!(
-                "memory of {} for the collectives of {gpu}",
-                buffer.gpu()
-            ))),
+        if (of.platform(), of.id()) == (gpu.platform(), gpu.id()) {
+            return Ok(());
         }
+        Err(Error::InvalidArgument(format!("{what} of {of} for the collectives of {gpu}")))
     }
 
     fn of_all(&self, count: usize) -> Result<usize> {

@@ -272,17 +272,17 @@ fn groups(n: usize, rounds: u64) {
 
 #[test]
 fn of_two_ranks() {
-    groups(2, rounds(15));
+    groups(2, rounds(10));
 }
 
 #[test]
 fn of_three_ranks() {
-    groups(3, rounds(10));
+    groups(3, rounds(5));
 }
 
 #[test]
 fn of_four_ranks() {
-    groups(4, rounds(10));
+    groups(4, rounds(5));
 }
 
 /// Tokens, their scales and the experts of each, of all ranks: three types, in one launch.

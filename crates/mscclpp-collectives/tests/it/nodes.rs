@@ -74,7 +74,7 @@ fn three_nodes_that_share() {
 
 #[test]
 fn four_nodes_of_three() {
-    check(&[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3], 20, 3_000);
+    check(&[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3], 10, 3_000);
 }
 
 #[test]

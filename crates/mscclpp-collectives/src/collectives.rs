@@ -26,9 +26,9 @@ use crate::{
 /// Every rank makes the same calls in the same order, with the same counts, types, operations and roots; only
 /// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream, or a few
 /// with ranks on several nodes, and returns: it does not wait for other ranks, but where the driver's queue of
-/// launches is full. Results are there when the stream has come so far. Calls of different streams are done in the
-/// order in which they are made, which this sees to; graphs in which calls were captured, and what else runs beside
-/// them, the program orders itself. Calls may be captured in graphs, and replayed any number of times, as long as all
+/// launches is full. Results are there when the stream has come so far. Calls run in the order in which
+/// they are made, also on different streams. The program itself orders graphs with captured calls, and whatever runs
+/// beside them. Calls may be captured in graphs, and replayed any number of times, as long as all
 /// ranks replay the same.
 ///
 /// No memory need be registered; [`Collectives::register`] makes large calls faster. What a call is given lives until it is
@@ -334,14 +334,7 @@ impl Collectives {
     pub(crate) fn check_callable(&self, stream: &Stream) -> Result<()> {
         self.check_usable()?;
         self.check_resumed()?;
-        let gpu = &self.rank.gpu;
-        if stream.gpu().id() != gpu.id() || stream.gpu().platform() != gpu.platform() {
-            return Err(Error::InvalidArgument(format!(
-                "a stream of {} for the collectives of {gpu}",
-                stream.gpu()
-            )));
-        }
-        Ok(())
+        self.expect_device("a stream", stream.gpu())
     }
 
     /// Checks that no rank is lost, and that nobody has aborted these collectives. A rank that has left may have sent

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use mscclpp::{Platform, Stream};
 
-use crate::{Collectives, Element, Error, Kind, ReduceOp, Request, Result};
+use crate::{
+    Collectives, Element, Error, Kind, ReduceOp, Request, Result,
+    typed::{expect_len, refuse_addresses},
+};
 
 /// Calls on a stream of cudarc, of its `CudaSlice`s and views of them: see [`Collectives::on_cudarc`].
 ///
@@ -61,8 +64,8 @@ impl Collectives {
 /// Lengths are as in the methods of [`Collectives`] of the same names.
 ///
 /// # Errors
-/// As there: [`Error::InvalidArgument`] for slices that are not as long as the call needs, [`Error::Failed`],
-/// [`Error::Below`].
+/// [`Error::InvalidArgument`] for slices that are not as long as the call needs, and for
+/// [`ReduceOp::PreMulSumAt`]; [`Error::Failed`], [`Error::Below`].
 impl CudarcCalls<'_> {
     /// See [`Collectives::all_reduce`].
     pub fn all_reduce<T: Element>(
@@ -155,13 +158,8 @@ impl CudarcCalls<'_> {
         (send, send_len): (&impl DevicePtr<T>, usize),
         (recv, recv_len): (&mut impl DevicePtrMut<T>, usize),
     ) -> Result<()> {
-        for (name, len, due) in [("send", send.len(), send_len), ("recv", recv.len(), recv_len)] {
-            if len != due {
-                return Err(Error::InvalidArgument(format!(
-                    "{call}: `{name}` has {len} numbers instead of {due}"
-                )));
-            }
-        }
+        expect_len(call, "send", send.len(), send_len)?;
+        expect_len(call, "recv", recv.len(), recv_len)?;
         let (from, _until_read) = send.device_ptr(self.stream);
         let (to, _until_written) = recv.device_ptr_mut(self.stream);
         self.call::<T>(kind, count, from, to)
@@ -181,8 +179,9 @@ impl CudarcCalls<'_> {
     fn call<T: Element>(&self, kind: Kind<'_>, count: usize, send: u64, recv: u64) -> Result<()> {
         let (send, recv) = (mscclpp::DevicePtr(send), mscclpp::DevicePtr(recv));
         let request = Request { kind, send, recv, count: count as u64, data_type: T::DATA_TYPE };
+        refuse_addresses(&[request])?;
         // SAFETY: memory of cudarc's slices, which is not freed before what is in its streams is complete. Two slices of
-        // which one is borrowed for writing do not overlap.
+        // which one is borrowed for writing do not overlap. The request names no other memory.
         unsafe { self.collectives.enqueue(&[request], &self.here) }
     }
 }

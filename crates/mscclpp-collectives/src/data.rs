@@ -96,7 +96,7 @@ pub struct F8E5m2(pub u8);
 /// A number that collectives know: those of Rust of up to 8 bytes, [`F8E4m3`], [`F8E5m2`], and with feature `half`,
 /// `half::f16` and `half::bf16`.
 pub trait Element: Pod + Send + Sync + sealed::Sealed {
-    /// Which.
+    /// The type that collectives know it by.
     const DATA_TYPE: DataType;
 }
 

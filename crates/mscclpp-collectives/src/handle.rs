@@ -23,6 +23,8 @@ pub(crate) const LINE: u64 = 128;
 pub(crate) const OVERLAP: u32 = 0xffff;
 /// `CollectiveNoPlace`.
 pub(crate) const NO_PLACE: u32 = 1 << 31;
+/// `CollectiveScaledByMemory`.
+pub(crate) const BY_MEMORY: u32 = 2;
 /// `CollectiveLengths`.
 pub(crate) const LENGTHS: u32 = 1 << 30;
 /// `MessagesPerPeer`.

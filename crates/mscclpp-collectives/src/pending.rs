@@ -15,7 +15,7 @@ use crate::{Collectives, CollectivesBuilder, Result};
 /// A set-up that is under way: see [`CollectivesBuilder::start`].
 ///
 /// Dropping it does not end the set-up: it goes on with the other ranks, and what it made is dropped when it is done.
-#[must_use = "what is set up is had by wait()"]
+#[must_use = "wait() returns the collectives"]
 pub struct Pending {
     comm: Communicator,
     thread: JoinHandle<Result<Collectives>>,

@@ -93,9 +93,8 @@ impl Collectives {
         self.register_buffer(buffer, false)
     }
 
-    /// Registers *symmetric* memory, else as [`Collectives::register`] does: in each `all_gather` and `all_to_all`
-    /// that takes what comes in this memory, all ranks give the same offset in what they have registered together. If
-    /// one of them sends from it, too, all do, from the same offset.
+    /// Registers memory that all ranks promise to use alike, which is called *symmetric*: in each `all_gather` and `all_to_all`
+    /// that receives into it, all ranks pass the same offset. If one rank also sends from it, all do, from the same offset.
     ///
     /// So a rank knows without asking where the others take what it sends, and the largest calls go by the copy
     /// engines of the devices ([`Protocol::CopyEngine`](crate::Protocol::CopyEngine)), which reach more of the link
@@ -105,7 +104,7 @@ impl Collectives {
     /// uses what it has there after another rank has given up, which it may not know yet.
     ///
     /// # Errors
-    /// As there. [`Error::InvalidArgument`] if another rank calls [`Collectives::register`].
+    /// The errors of [`Collectives::register`]; [`Error::InvalidArgument`] if another rank calls [`Collectives::register`].
     pub fn register_symmetric(&self, buffer: &DeviceBuffer) -> Result<Registered> {
         self.register_buffer(buffer, true)
     }
@@ -115,7 +114,8 @@ impl Collectives {
     /// may give parts at different offsets of their buffers.
     ///
     /// # Errors
-    /// As there; [`Error::InvalidArgument`] on this rank for a part that is empty or not in the buffer.
+    /// The errors of [`Collectives::register`]; [`Error::InvalidArgument`] on this rank for a part that is empty or not in the
+    /// buffer.
     pub fn register_part(
         &self,
         buffer: &DeviceBuffer,
@@ -153,7 +153,7 @@ impl Collectives {
     /// dropped its own is not enough.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Collectives::register`].
     pub unsafe fn register_memory(
         &self,
         memory: DevicePtr,

@@ -2,7 +2,7 @@
 
 use mscclpp::DevicePtr;
 
-use crate::DataType;
+use crate::{DataType, handle::BY_MEMORY};
 
 /// How the numbers of all ranks become one. Sums, and everything else, are made in the order of the ranks, 0 first:
 /// their bits depend on nothing but the numbers. With ranks on several nodes, each node's are made so, in the order of its
@@ -83,10 +83,7 @@ impl ReduceOp {
     }
 }
 
-/// `CollectiveScaledByMemory`.
-const BY_MEMORY: u32 = 2;
-
-/// Which collective, with what only it needs. Ranks are numbered as in their [`Collectives`](crate::Collectives).
+/// A collective, with what only it needs. Ranks are numbered as in their [`Collectives`](crate::Collectives).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Kind<'a> {
@@ -167,7 +164,7 @@ impl Kind<'_> {
 /// A collective by addresses, for [`Collectives::enqueue`](crate::Collectives::enqueue).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request<'a> {
-    /// Which.
+    /// The collective.
     pub kind: Kind<'a>,
     /// This rank's numbers, on its device.
     pub send: DevicePtr,
@@ -176,7 +173,7 @@ pub struct Request<'a> {
     /// [`Kind::AllGather`] and [`Kind::Gather`], `send` is this rank's place in `recv`; for [`Kind::ReduceScatter`]
     /// and [`Kind::Scatter`], `recv` is this rank's place in `send`.
     pub recv: DevicePtr,
-    /// How many numbers; see the kind for whose.
+    /// The count of numbers. The kind says whether it is that of one rank or of all.
     pub count: u64,
     /// The type of the numbers.
     pub data_type: DataType,

@@ -53,7 +53,7 @@ impl CollectivesBuilder {
     /// on a device. All ranks give the same.
     ///
     /// Calls of one communicator run one after the other. Those of two, on two streams, need all their blocks on the device
-    /// at once: what does not fit waits for ever, when another rank begins with the other call. So a call takes no more
+    /// at once: if only one call fits, and two ranks begin with different ones, both wait for ever. So a call takes no more
     /// than its part of the multiprocessors' room. With 1, calls have all the room for themselves, and some are faster. Say more
     /// if more communicators are used at once, or other kernels need multiprocessors meanwhile. It has no meaning on
     /// simulated devices.
@@ -166,8 +166,8 @@ impl CollectivesBuilder {
         self
     }
 
-    /// The network between nodes, by which an `all_reduce` chooses how it goes: what the transport is taken for, if not given.
-    /// Numbers of nodes and ranks in it are not looked at. All ranks give the same.
+    /// Sets the model of the network between nodes, which decides the algorithm of an `all_reduce`. The default depends on the
+    /// transport. The numbers of nodes and ranks in the model are not looked at. All ranks give the same.
     pub fn nodes_model(mut self, model: NodesModel) -> Self {
         self.options.nodes_model = Some(model);
         self

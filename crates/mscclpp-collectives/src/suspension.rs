@@ -6,15 +6,17 @@ use crate::{Collectives, Error, Result};
 
 impl Collectives {
     /// The part of [`device_bytes`](Self::device_bytes) that [`suspend`](Self::suspend) gives back: the memory through which
-    /// ranks of a node send, on CUDA with virtual memory and on simulated devices.
+    /// ranks of a node send, on CUDA with virtual memory and on simulated devices. If the device of one rank cannot, no rank
+    /// gives any back.
     #[must_use]
     pub fn suspendable_bytes(&self) -> u64 {
         self.engine.suspendable_bytes()
     }
 
     /// Gives memory back to the device until [`resume`](Self::resume), for other uses, and refuses calls meanwhile. All ranks
-    /// call this. Blocks until they do, and nobody returns before the memory of all is given back. What is registered stays, and
-    /// so do addresses: graphs may be launched again when the collectives are resumed.
+    /// call this. Blocks until they do, and nobody returns before the memory of all is given back. If the device of one rank
+    /// cannot, no rank gives any back, and calls are refused all the same. What is registered stays, and so do addresses:
+    /// graphs may be launched again when the collectives are resumed.
     ///
     /// # Safety
     /// Until the collectives are resumed, no thread makes a call, and no graph that has a call is launched; graphs that were

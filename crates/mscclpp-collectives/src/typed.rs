@@ -1,6 +1,6 @@
 //! Collectives of typed memory, which cannot be misused.
 
-use mscclpp::{DeviceBuffer, DevicePtr, Stream};
+use mscclpp::{DeviceBuffer, DevicePtr, Gpu, Stream};
 
 use crate::{Collectives, DeviceSlice, Element, Error, Kind, ReduceOp, Request, Result};
 
@@ -221,12 +221,7 @@ impl Collectives {
 
     fn checked(&self, requests: &[Request<'_>], buffers: &[&DeviceBuffer], stream: &Stream) -> Result<()> {
         self.expect_here(buffers.iter().copied())?;
-        if requests.iter().any(|request| matches!(request.kind.op(), Some(ReduceOp::PreMulSumAt(_)))) {
-            return Err(Error::InvalidArgument(
-                "a factor in device memory is a bare address: pass it to enqueue(), which is unsafe"
-                    .to_owned(),
-            ));
-        }
+        refuse_addresses(requests)?;
         // SAFETY: the memory is that of slices, which reach from their address as far as the callers have checked,
         // and which the launches keep.
         unsafe { self.submit(requests, self.call(stream, buffers)) }
@@ -234,17 +229,16 @@ impl Collectives {
 
     /// Checks that memory is on the device of these collectives.
     pub(crate) fn expect_here<'a>(&self, buffers: impl IntoIterator<Item = &'a DeviceBuffer>) -> Result<()> {
+        buffers.into_iter().try_for_each(|buffer| self.expect_device("memory", buffer.gpu()))
+    }
+
+    /// Checks that `what` is of the device of these collectives.
+    pub(crate) fn expect_device(&self, what: &str, of: &Gpu) -> Result<()> {
         let gpu = self.gpu();
-        let elsewhere = |buffer: &&DeviceBuffer| {
-            (buffer.gpu().platform(), buffer.gpu().id()) != (gpu.platform(), gpu.id())
-        };
-        match buffers.into_iter().find(elsewhere) {
-            None => Ok(()),
-            Some(buffer) => Err(Error::InvalidArgument(format!(
-                "memory of {} for the collectives of {gpu}",
-                buffer.gpu()
-            ))),
+        if (of.platform(), of.id()) == (gpu.platform(), gpu.id()) {
+            return Ok(());
         }
+        Err(Error::InvalidArgument(format!("{what} of {of} for the collectives of {gpu}")))
     }
 
     fn of_all(&self, count: usize) -> Result<usize> {
@@ -252,7 +246,7 @@ impl Collectives {
         all.ok_or_else(|| Error::InvalidArgument(format!("{count} numbers of each rank are too many")))
     }
 
-    /// Checks that the rank `root` gives a slice of that length, and the others none or one of their own liking.
+    /// Checks that the rank `root` gives a slice, that it has that length. The other ranks may give none, or one of any length.
     fn expect_at<T: Element>(
         &self,
         call: &str,
@@ -269,11 +263,25 @@ impl Collectives {
     }
 }
 
+/// Refuses factors in device memory: a safe call cannot check their addresses.
+pub(crate) fn refuse_addresses(requests: &[Request<'_>]) -> Result<()> {
+    if requests.iter().any(|request| matches!(request.kind.op(), Some(ReduceOp::PreMulSumAt(_)))) {
+        return Err(Error::InvalidArgument(
+            "a factor in device memory is a bare address: pass it to enqueue(), which is unsafe".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 fn expect<T: Element>(call: &str, name: &str, slice: &DeviceSlice<T>, len: usize) -> Result<()> {
-    if slice.len() == len {
+    expect_len(call, name, slice.len(), len)
+}
+
+pub(crate) fn expect_len(call: &str, name: &str, found: usize, len: usize) -> Result<()> {
+    if found == len {
         return Ok(());
     }
-    Err(Error::InvalidArgument(format!("{call}: `{name}` has {} numbers instead of {len}", slice.len())))
+    Err(Error::InvalidArgument(format!("{call}: `{name}` has {found} numbers instead of {len}")))
 }
 
 fn expect_counted<T: Element>(call: &str, name: &str, slice: &DeviceSlice<T>, counts: &[u64]) -> Result<()> {

@@ -5,11 +5,12 @@
 mod handle;
 
 use handle::{
-    ACROSS_HEAD, ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup,
-    CollectiveHandle, CollectiveManySends, CollectiveMoves, CollectivePlace, CollectiveRings, CollectiveRows,
-    CollectiveSends, LINE, MANY_MESSAGES, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES,
-    MappedSegments, Message, Move, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Reach, SEGMENTS,
-    STEP_RING, Segment, TO_ALL, Transfer, VECTORS, WORDS_BEFORE,
+    ACROSS_HEAD, ACROSS_RING, BY_MEMORY, CollectiveAcross, CollectiveCall, CollectiveDirectCall,
+    CollectiveGroup, CollectiveHandle, CollectiveManySends, CollectiveMoves, CollectivePlace,
+    CollectiveRings, CollectiveRows, CollectiveSends, LENGTHS, LINE, MANY_MESSAGES, MAX_RANKS,
+    MAX_RANKS_OF_NODES, MESSAGES, MOVE_CALLS, MOVES, MappedSegments, Message, Move, NO_PLACE, OUTPUTS,
+    OVERLAP, Output, PARTS, Part, RING, Reach, RowsProtocol, SEGMENTS, STEP_RING, Segment, TO_ALL, Transfer,
+    VECTORS, WORDS_BEFORE,
 };
 use mscclpp_test_support::{
     layout::{self, Fact, fact},
@@ -36,7 +37,7 @@ fn facts() -> Vec<Fact> {
             "chunks" parts.chunks, "chunkBytes" parts.chunk_bytes;
         CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "chunk" chunk,
             "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked,
-            "signature" signature;
+            "inPlace" in_place, "signature" signature;
         CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places, "reach" reach;
         CollectivePlace, "CollectivePlace": "segment" segment, "offset" offset;
         MappedSegments, "CollectiveMappedSegments": "at" at, "bytes" bytes;
@@ -62,6 +63,11 @@ fn facts() -> Vec<Fact> {
         fact("line", "mscclpp::CollectiveLine", LINE as usize),
         fact("words before the epochs", "-mscclpp::CollectiveGaveUp", WORDS_BEFORE as usize),
         fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),
+        fact("factor in memory", "mscclpp::CollectiveScaledByMemory", BY_MEMORY as usize),
+        fact("lengths", "mscclpp::CollectiveLengths", LENGTHS as usize),
+        fact("rows by Simple", "mscclpp::RowsBySimple", RowsProtocol::Simple as usize),
+        fact("rows by LL16", "mscclpp::RowsByLl16", RowsProtocol::Ll16 as usize),
+        fact("rows by LL128", "mscclpp::RowsByLl128", RowsProtocol::Ll128 as usize),
         fact("no place", "mscclpp::CollectiveNoPlace", NO_PLACE as usize),
         fact("segments", "mscclpp::CollectiveMaxSegments", SEGMENTS),
         fact("parts", "mscclpp::CollectiveMaxParts", PARTS),

@@ -84,7 +84,8 @@ pub(crate) fn keeping_if_captured(
 
 /// The second half of a call that has sent: it waits for what the other ranks send, and takes it to its place.
 ///
-/// No other call of that micro-batch can be made before. What the call was given must live until this half is complete.
+/// No other call of that micro-batch can be made before, and none at all if this is dropped, or [`receive`](Self::receive) fails.
+/// What the call was given must live until this half is complete.
 #[derive(Debug)]
 #[must_use = "the call is not complete before receive()"]
 pub struct Receive {
@@ -96,7 +97,7 @@ impl Receive {
     /// Puts the second half into a stream, which may be another one than that of the first. Does not block.
     ///
     /// # Errors
-    /// The errors of a launch.
+    /// The errors of a launch: then the micro-batch takes no more calls.
     pub fn receive(self, stream: &Stream) -> Result<()> {
         let Self { engine, launch } = self;
         let (micro_batch, direction) = (launch.micro_batch, launch.direction);

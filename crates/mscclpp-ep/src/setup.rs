@@ -196,7 +196,8 @@ impl ExpertsBuilder {
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for settings that cannot be;
     /// [`Differ`](mscclpp::Error::Differ), with both values, if ranks give different ones; the errors of
-    /// [`Scratch::connect`](mscclpp::engine::Scratch::connect).
+    /// [`Scratch::connect`](mscclpp::engine::Scratch::connect). If one rank cannot load kernels, the others wait until it leaves
+    /// or aborts.
     pub fn connect(self) -> Result<Experts> {
         Experts::connect(self)
     }

@@ -6,8 +6,8 @@ mod handle;
 
 use handle::{
     BYTES_OF_LINES, EpChoices, EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS,
-    LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, ROW_WARPS, SEGMENTS,
-    TOKENS_AT_ONCE, VECTORS_OF_LINES,
+    LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, REST_MASKED, REST_ZERO,
+    ROW_WARPS, SAID_ALL, SEGMENTS, TOKENS_AT_ONCE, VECTORS_OF_LINES,
 };
 use mscclpp_test_support::{
     layout::{self, Fact, fact},
@@ -70,6 +70,9 @@ fn facts() -> Vec<Fact> {
         fact("choices that were lost", "mscclpp::EpLostChoices", LOST_CHOICES as usize),
         fact("first epoch", "mscclpp::EpFirstEpoch", FIRST_EPOCH as usize),
         fact("warps of a row", "mscclpp::EpRowWarps", ROW_WARPS as usize),
+        fact("all waits end", "mscclpp::EpSaidAll", SAID_ALL as usize),
+        fact("zero rows", "mscclpp::EpRestZero", REST_ZERO as usize),
+        fact("masked rows", "mscclpp::EpRestMasked", REST_MASKED as usize),
         fact("problems", "mscclpp::EpSaid + 1", PROBLEMS as usize),
     ]);
     facts

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod child;
+pub mod f8;
 mod fork;
 mod held;
 mod hex;

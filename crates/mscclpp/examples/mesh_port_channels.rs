@@ -17,7 +17,7 @@ const PROGRAM: Program = Program {
 usage: mesh_port_channels [ADDRESS]                              run a rank for each device, in processes of their own
        mesh_port_channels ADDRESS RANK GPU N_RANKS [TRANSPORT]   run one of them; start the others elsewhere
 ADDRESS is ip:port or interface:ip:port [default: lo:127.0.0.1:15505], RANK is below N_RANKS, which is 1 to 64,
-GPU is a device number. TRANSPORT is that between ranks of different hosts: Ethernet, or IB0 to IB7. Each host has as many
+GPU is a device number. TRANSPORT is that between ranks of different nodes: Ethernet, or IB0 to IB7. Each node has as many
 ranks as the others, one after the other",
     devices: |count| (0..count.clamp(2, MAX_RANKS)).map(|rank| rank % count).collect(),
     more: |n_ranks| vec![n_ranks.to_string()],
@@ -54,9 +54,9 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     // ANCHOR: connect
     // The memory is registered for the ranks of this node and for those of other nodes.
     let ours = communicator.register_buffer(&buffer, Transport::CUDA_IPC | across)?;
-    let host_of = |rank: usize| rank / bootstrap.n_ranks_per_node();
+    let node_of = |rank: usize| rank / bootstrap.n_ranks_per_node();
     let (near, far): (Vec<_>, Vec<_>) =
-        (0..n_ranks).filter(|peer| *peer != this.rank).partition(|peer| host_of(*peer) == host_of(this.rank));
+        (0..n_ranks).filter(|peer| *peer != this.rank).partition(|peer| node_of(*peer) == node_of(this.rank));
     let mut channels = BTreeMap::new();
     for (transport, peers) in [(Transport::CUDA_IPC, near), (across, far)] {
         let config = EndpointConfig::new(transport, Device::gpu(this.gpu));

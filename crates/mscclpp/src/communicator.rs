@@ -6,7 +6,7 @@ use mscclpp_core::{
 };
 use mscclpp_gpu::{DeviceBuffer, DevicePtr, PinnedBuffer};
 
-use crate::{ContextExt, Error, LocalEnd, MeshBuilder, Pending, Result, fastest, members::Members, mesh};
+use crate::{ContextExt, Error, LocalEnd, MeshBuilder, Pending, Result, fastest, members::Members};
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job. Clones are the same communicator.
 ///
@@ -74,10 +74,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Core`] if the endpoint cannot be opened; [`Error::Bootstrap`] if it cannot be sent.
     pub fn connect(&self, local: impl Into<LocalEnd>, peer: usize, tag: u32) -> Result<Pending<Connection>> {
-        let endpoint = match local.into() {
-            LocalEnd::Endpoint(endpoint) => endpoint,
-            LocalEnd::Config(config) => self.context.create_endpoint(config)?,
-        };
+        let endpoint = local.into().open(&self.context)?;
         let bytes = endpoint.serialize()?;
         let (context, members) = (self.context.clone(), Arc::clone(&self.members));
         self.exchange("connect", Some(&bytes), peer, tag, move |bytes| {
@@ -126,7 +123,8 @@ impl Communicator {
         peers: impl IntoIterator<Item = usize>,
         tag: u32,
     ) -> Result<Vec<Connection>> {
-        mesh::connect_all(self, &local.into(), &peers.into_iter().collect::<Vec<_>>(), tag)
+        let mesh = self.mesh(local).peers(peers).tag(tag).semaphores(0).connect()?;
+        Ok(mesh.links().iter().map(|link| link.connection.clone()).collect())
     }
 
     /// Makes the connections, semaphores, exchanged memories and channels that this rank has with many others, in one
@@ -370,12 +368,6 @@ impl Communicator {
 
     pub(crate) fn members(&self) -> &Members {
         &self.members
-    }
-
-    /// Returns all ranks but this one.
-    pub(crate) fn other_ranks(&self) -> Vec<usize> {
-        let bootstrap = self.bootstrap();
-        (0..bootstrap.n_ranks()).filter(|rank| *rank != bootstrap.rank()).collect()
     }
 
     /// Checks that these ranks exist, and that none is named twice.

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use mscclpp_core::{
-    BaseMemoryChannel, BaseMemoryChannelHandle, Connection, Device, DeviceType, Error as CoreError,
-    Semaphore, SemaphoreStub,
+    BaseMemoryChannel, Connection, Device, DeviceType, Error as CoreError, Semaphore, SemaphoreStub,
 };
 use mscclpp_gpu::{
     DeviceBuffer, Error as GpuError, Event, Gpu, Kernel, KernelArgs, LaunchConfig, Module, Platform, Stream,
@@ -126,7 +125,7 @@ impl Trial {
     fn nanoseconds(self, channels: &[BaseMemoryChannel], first: bool) -> Result<Vec<u64>> {
         let played = self.play(channels, first).and_then(|()| self.stream.synchronize_timeout(LIMIT));
         if let Err(error) = played {
-            // The kernels that run still wait for signals, and use memory that is dropped here: the abort ends them.
+            // The kernels that run still wait for signals: the abort ends them.
             for channel in channels {
                 channel.semaphore().abort("its signals could not be timed");
             }
@@ -143,16 +142,10 @@ impl Trial {
     fn play(&self, channels: &[BaseMemoryChannel], first: bool) -> Result<(), GpuError> {
         let places = || channels.iter().zip(&self.clocks);
         places().chain(places()).try_for_each(|(channel, [start, end])| {
-            let args = KernelArgs::new()
-                .with::<BaseMemoryChannelHandle>(channel.device_handle())
-                .with(ROUNDS)
-                .with(i32::from(first))
-                .with(self.failed.ptr());
+            let args = KernelArgs::new().with(channel).with(ROUNDS).with(i32::from(first)).with(&self.failed);
             self.stream.record(start)?;
             for kernel in &self.kernels {
-                // SAFETY: these are the arguments of both kernels. The only caller keeps the channels and `self` until
-                // the stream is done. If the stream does not end in time, the caller aborts the semaphores that its
-                // kernels wait on, so that they end, and waits again.
+                // SAFETY: these are the arguments of both kernels, which keep their memory until the kernels have ended.
                 #[allow(unsafe_code, reason = "kernels are launched by an unsafe call")]
                 unsafe {
                     kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args)?;

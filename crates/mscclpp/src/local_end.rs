@@ -1,4 +1,6 @@
-use mscclpp_core::{Endpoint, EndpointConfig, Transport};
+use mscclpp_core::{Context, Endpoint, EndpointConfig, Transport};
+
+use crate::Result;
 
 /// This side of a connection to be made: an endpoint, or the configuration of a new one.
 #[derive(Debug, Clone)]
@@ -7,6 +9,15 @@ pub enum LocalEnd {
     Endpoint(Endpoint),
     /// The configuration with which each connection gets a new endpoint.
     Config(EndpointConfig),
+}
+
+impl LocalEnd {
+    pub(crate) fn open(self, context: &Context) -> Result<Endpoint> {
+        Ok(match self {
+            Self::Endpoint(endpoint) => endpoint,
+            Self::Config(config) => context.create_endpoint(config)?,
+        })
+    }
 }
 
 impl From<Endpoint> for LocalEnd {

@@ -1,7 +1,7 @@
-use mscclpp_core::{BaseMemoryChannel, Connection, Endpoint, MemoryChannel, RegisteredMemory, Semaphore};
+use mscclpp_core::{BaseMemoryChannel, Connection, MemoryChannel, RegisteredMemory, Semaphore};
 use mscclpp_proxy::{PortChannel, ProxyService};
 
-use crate::{Communicator, LocalEnd, Pending, PendingMesh, Result};
+use crate::{Communicator, LocalEnd, PendingMesh, Result, pending_mesh::Link};
 
 /// Makes the objects that a rank shares with each of several others, in one call: a connection, semaphores over it, and
 /// the memories that both give each other. [`Communicator::mesh`] begins it.
@@ -72,48 +72,21 @@ impl<'a> MeshBuilder<'a> {
     /// of [`Communicator::connect`].
     pub fn start(self) -> Result<PendingMesh> {
         let Self { comm, local, peers, tag, memories, semaphores } = self;
-        let peers = peers.unwrap_or_else(|| comm.other_ranks());
-        let sent = start(comm, &local, &peers, tag, |peer| {
+        let (rank, n_ranks) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
+        let peers = peers.unwrap_or_else(|| (0..n_ranks).filter(|peer| *peer != rank).collect());
+        // All arguments are checked before anything is sent: a rank that gave up halfway would leave its peers waiting.
+        comm.check_peers(&peers).map_err(mscclpp_bootstrap::Error::InvalidArgument)?;
+        let endpoint = |_: &usize| local.clone().open(comm.context());
+        let endpoints = peers.iter().map(endpoint).collect::<Result<Vec<_>>>()?;
+        let link = |(&peer, endpoint)| -> Result<Link> {
+            let connection = comm.connect(endpoint, peer, tag)?;
             memories.iter().try_for_each(|memory| comm.send_memory(memory, peer, tag))?;
-            memories.iter().map(|_| comm.recv_memory(peer, tag)).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(PendingMesh::new(comm, tag, semaphores, sent))
+            let memories = memories.iter().map(|_| comm.recv_memory(peer, tag)).collect::<Result<_>>()?;
+            Ok(Link { peer, connection, memories, semaphores: None })
+        };
+        let links = peers.iter().zip(endpoints).map(link).collect::<Result<_>>()?;
+        Ok(PendingMesh { comm: comm.clone(), tag, semaphores, links })
     }
-}
-
-/// Connects with several ranks at once, for [`Communicator::connect_all`].
-pub(crate) fn connect_all(
-    comm: &Communicator,
-    local: &LocalEnd,
-    peers: &[usize],
-    tag: u32,
-) -> Result<Vec<Connection>> {
-    let started = start(comm, local, peers, tag, |_| Ok(()))?;
-    started.into_iter().map(|(_, connection, ())| connection.wait()).collect()
-}
-
-/// Sends every peer this side's endpoint, and then what `also` sends. All arguments are checked before anything is sent:
-/// a rank that gave up halfway would leave its peers waiting.
-fn start<T>(
-    comm: &Communicator,
-    local: &LocalEnd,
-    peers: &[usize],
-    tag: u32,
-    also: impl Fn(usize) -> Result<T>,
-) -> Result<Vec<(usize, Pending<Connection>, T)>> {
-    comm.check_peers(peers).map_err(mscclpp_bootstrap::Error::InvalidArgument)?;
-    let endpoint = |_: &usize| -> Result<Endpoint> {
-        Ok(match local {
-            LocalEnd::Endpoint(endpoint) => endpoint.clone(),
-            LocalEnd::Config(config) => comm.context().create_endpoint(config.clone())?,
-        })
-    };
-    let endpoints = peers.iter().map(endpoint).collect::<Result<Vec<_>>>()?;
-    let sent = peers.iter().zip(endpoints).map(|(&peer, endpoint)| {
-        let connection = comm.connect(endpoint, peer, tag)?;
-        Ok((peer, connection, also(peer)?))
-    });
-    sent.collect()
 }
 
 /// The connections, memories and semaphores that a rank shares with several others.
@@ -121,7 +94,7 @@ fn start<T>(
 /// Channels made of a mesh are in the order of its links.
 #[derive(Debug, Clone)]
 pub struct Mesh {
-    links: Vec<MeshLink>,
+    pub(crate) links: Vec<MeshLink>,
 }
 
 /// The connection, memories and semaphores that a rank shares with one other.
@@ -139,10 +112,6 @@ pub struct MeshLink {
 }
 
 impl Mesh {
-    pub(crate) fn of(links: Vec<MeshLink>) -> Self {
-        Self { links }
-    }
-
     /// Returns one link for each peer, in the order in which the peers were named, or ascending if they were not.
     #[must_use]
     pub fn links(&self) -> &[MeshLink] {

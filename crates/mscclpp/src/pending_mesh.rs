@@ -36,38 +36,22 @@ use crate::{Communicator, Mesh, MeshLink, Pending, Result};
 /// ```
 #[must_use = "what the peers sent is only received by poll(), wait() or join()"]
 pub struct PendingMesh {
-    comm: Communicator,
-    tag: u32,
-    semaphores: usize,
-    links: Vec<Link>,
+    pub(crate) comm: Communicator,
+    pub(crate) tag: u32,
+    pub(crate) semaphores: usize,
+    pub(crate) links: Vec<Link>,
 }
 
 /// The link with one peer.
-struct Link {
-    peer: usize,
-    connection: Pending<Connection>,
-    memories: Vec<Pending<RegisteredMemory>>,
+pub(crate) struct Link {
+    pub(crate) peer: usize,
+    pub(crate) connection: Pending<Connection>,
+    pub(crate) memories: Vec<Pending<RegisteredMemory>>,
     /// The semaphores, whose halves are sent when the connection is made.
-    semaphores: Option<Vec<Pending<Semaphore>>>,
+    pub(crate) semaphores: Option<Vec<Pending<Semaphore>>>,
 }
 
 impl PendingMesh {
-    /// Makes a pending mesh of `links`, which hold what was sent to each peer.
-    pub(crate) fn new(
-        comm: &Communicator,
-        tag: u32,
-        semaphores: usize,
-        links: Vec<(usize, Pending<Connection>, Vec<Pending<RegisteredMemory>>)>,
-    ) -> Self {
-        let links = links.into_iter().map(|(peer, connection, memories)| Link {
-            peer,
-            connection,
-            memories,
-            semaphores: None,
-        });
-        Self { comm: comm.clone(), tag, semaphores, links: links.collect() }
-    }
-
     /// Does all steps that are possible now, and returns whether everything is there. Waits for no other rank. To
     /// connect, and to map memory that came, can take some seconds.
     ///
@@ -126,7 +110,8 @@ impl PendingMesh {
     fn awaited(&self) -> String {
         let missing: Vec<String> =
             self.links.iter().filter(|link| !link.is_complete()).map(|link| link.peer.to_string()).collect();
-        format!("rank {}: mesh, tag {}", missing.join(", "), self.tag)
+        let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
+        format!("{ranks} {}: mesh, tag {}", missing.join(", "), self.tag)
     }
 
     /// Waits for what has not come yet, and makes the mesh. All parts of this rank must have been sent.
@@ -139,7 +124,7 @@ impl PendingMesh {
                 semaphores: link.semaphores.iter().flatten().map(Pending::wait).collect::<Result<_>>()?,
             })
         });
-        Ok(Mesh::of(links.collect::<Result<_>>()?))
+        Ok(Mesh { links: links.collect::<Result<_>>()? })
     }
 }
 

@@ -3,18 +3,11 @@
 
 mod support;
 
-use std::{
-    process::ExitCode,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{process::ExitCode, thread, time::Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Kernel, Stream, kernels, prelude::*, proxy::MemoryId};
-use support::{random::Random, semaphore_pair};
-
-/// The time limit of a launch, which takes some milliseconds. A kernel that hangs is ended then.
-const LIMIT: Duration = Duration::from_secs(60);
+use support::{LIMIT, random::Random, semaphore_pair};
 
 const SWAP_WORDS: KernelSource<'static> =
     KernelSource::new("swap_words.cu", include_str!("../examples/swap_words.cu"));

@@ -18,19 +18,19 @@ const N: usize = 4;
 
 fn main() -> ExitCode {
     let possible = Namespaces::new().map(drop);
-    let trial = trial_if("a_mesh_of_two_hosts_has_memory_for_two_transports", &possible, mesh);
+    let trial = trial_if("a_mesh_of_two_nodes_has_memory_for_two_transports", &possible, mesh);
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
 }
 
 fn mesh() -> Result<(), Failed> {
-    let hosts = Namespaces::new()?;
+    let nodes = Namespaces::new()?;
     let platform = Platform::detect_or_sim()?;
     let devices = platform.device_count()?;
     let rank = |rank: usize| {
-        let host = rank / 2;
-        let mut command = hosts.command(host, program("mesh_port_channels"));
+        let node = rank / 2;
+        let mut command = nodes.command(node, program("mesh_port_channels"));
         // A network namespace does not make a process belong to another node by itself.
-        command.env("MSCCLPP_HOSTID", format!("host {host}")).env("MSCCLPP_PLATFORM", platform.to_string());
+        command.env("MSCCLPP_HOSTID", format!("node {node}")).env("MSCCLPP_PLATFORM", platform.to_string());
         command.args(["10.77.0.1:15505", &rank.to_string(), &(rank % devices).to_string()]);
         output_within(2 * LIMIT, command.args([&N.to_string(), "Ethernet"]))
     };

@@ -159,13 +159,9 @@ mod tests {
             let possible = Possible {
                 ll16: is(0),
                 ll128: is(1),
-                ll16_in_two_steps: false,
                 ll128_in_two_steps: is(2),
                 simple_in_two_steps: is(3),
-                direct: false,
-                bulk: false,
-                copy_engine: false,
-                in_place: false,
+                ..Possible::default()
             };
             for ranks in [2, 8] {
                 for shift in [0, 10, 20, 30, 63] {

@@ -103,7 +103,7 @@ pub struct Query {
 }
 
 /// Which protocols are possible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Possible {
     /// [`Protocol::Ll16`]: the message fits.

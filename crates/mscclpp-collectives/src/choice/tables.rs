@@ -103,7 +103,7 @@ const SIMULATED: &[Row] = &[
 ];
 
 /// For any number of simulated ranks. It is a rule, and was not measured.
-pub(crate) const OF_HOST: Table =
+pub(crate) const OF_SIM: Table =
     Table { all_reduce: SIMULATED, reduce_scatter: SIMULATED, exchange: SIMULATED };
 
 /// The table that was measured for these devices and so many ranks, if there is one.
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn tables_have_a_row_for_every_size() {
-        for table in [&TWO_OF_9_0_OVER_NVLINK, &FOUR_OF_9_0_OVER_NVLINK, &OF_HOST] {
+        for table in [&TWO_OF_9_0_OVER_NVLINK, &FOUR_OF_9_0_OVER_NVLINK, &OF_SIM] {
             for rows in [table.all_reduce, table.reduce_scatter, table.exchange] {
                 assert!(rows.is_sorted_by(|a, b| a.up_to < b.up_to));
                 assert_eq!(rows[rows.len() - 1].up_to, u64::MAX);

@@ -5,7 +5,7 @@ use super::{
     selector::{
         BULK_THREADS, Devices, LANES_OF_BLOCK, Possible, Protocol, Query, Selection, Selector, Shape,
     },
-    tables::{OF_HOST, measured},
+    tables::{OF_SIM, measured},
 };
 
 /// The tables of this crate, and where there is none, a prediction.
@@ -78,7 +78,7 @@ impl Selector for Tuned {
 /// The rule for simulated ranks.
 fn simulated(query: &Query) -> Selection {
     let Query { bytes, possible, .. } = *query;
-    let selection = OF_HOST.row(query.shape, query.reduces, bytes).selection;
+    let selection = OF_SIM.row(query.shape, query.reduces, bytes).selection;
     // In one step, the bytes that a rank pushes grow with the number of ranks; in two, they do not.
     let two_steps = query.shape == Shape::AllReduce
         && query.ranks > 2

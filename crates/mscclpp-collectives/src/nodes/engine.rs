@@ -286,7 +286,8 @@ impl<'a> SplitMessages<'a> {
         Self { local, remote }
     }
 
-    /// The launches for other nodes: the n-th message of two ranks in each direction is in the same on both sides.
+    /// The launches for other nodes. The n-th messages of two ranks are in round n on both sides: in the launch for the half of
+    /// the ranks that the peer is in.
     fn rounds(&self) -> Vec<Vec<(Across, Use)>> {
         let most = self.remote.iter().flat_map(|(_, of)| of.iter().map(Vec::len)).max().unwrap_or(0);
         // Two messages for each of so many peers fit into a launch. Who is in the lower part is so for all ranks.

@@ -3,7 +3,10 @@
 
 use crate::{Request, handle::Segment, plan::Plan};
 
-use super::steps::{Across, Maker, Step, WHOLE_MAX};
+use super::{
+    reducing::Rails,
+    steps::{Across, Maker, Step, WHOLE_MAX},
+};
 
 impl Maker<'_> {
     /// Each rank sends to one rank of each node, which gives it to the others.
@@ -83,21 +86,17 @@ impl Maker<'_> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
-        let (root_node, first) = (topology.node_of(root), topology.index_of(root));
+        let root_node = topology.node_of(root);
         let count = if bytes <= WHOLE_MAX { 1 } else { topology.fewest() };
-        let ranks = topology.locals().len();
-        let mine = (0..count).find(|n| (first + n) % ranks == topology.index);
-        let owner = |node: usize, n: usize| {
-            let ranks = topology.ranks(node);
-            ranks[(first + n) % ranks.len()]
-        };
+        let rails = Rails { count, first: topology.index_of(root) };
+        let mine = self.part_of(rails, topology.index);
         if topology.node != root_node {
             let take = mine.map(|n| {
                 let (begin, size) = Self::part(bytes, count, n);
-                Across::from(owner(root_node, n), recv.add(begin), size)
+                Across::from(self.owner(rails, root_node, n), recv.add(begin), size)
             });
             let take = take.into_iter().filter(|it| it.recv_bytes > 0).collect();
-            return vec![Step::moved(take), self.spread_parts((count, first), recv, bytes, data_type)];
+            return vec![Step::moved(take), self.spread_parts(rails, recv, bytes, data_type)];
         }
         let is_root = topology.locals()[topology.index] == root;
         let segment = |local: usize| match (is_root, topology.locals()[local] == root) {
@@ -111,10 +110,12 @@ impl Maker<'_> {
             let (begin, size) = Self::part(bytes, count, n);
             let from = if is_root { send } else { recv };
             let nodes = (0..topology.nodes()).filter(|node| *node != root_node && size > 0);
-            nodes.map(|node| Across::to(owner(node, n), from.add(begin), size)).collect::<Vec<_>>()
+            nodes
+                .map(|node| Across::to(self.owner(rails, node, n), from.add(begin), size))
+                .collect::<Vec<_>>()
         });
         let give = Step::moved(give.unwrap_or_default());
-        if ranks == 1 {
+        if !self.has_peers() {
             return vec![give, Step::Copy { to: recv, from: send, bytes }];
         }
         // Small messages are under way before the root's own node has them.

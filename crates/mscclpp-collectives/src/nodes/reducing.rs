@@ -31,7 +31,7 @@ impl Maker<'_> {
     }
 
     /// The part that a rank of this node has.
-    fn part_of(&self, rails: Rails, local: usize) -> Option<usize> {
+    pub(super) fn part_of(&self, rails: Rails, local: usize) -> Option<usize> {
         let ranks = self.topology.locals().len();
         (0..rails.count).find(|n| (rails.first + n) % ranks == local)
     }
@@ -61,21 +61,20 @@ impl Maker<'_> {
         self.local(segment, Some(within_a_node(op)), data_type, Some(part(0).1), one_way)
     }
 
-    /// Who has a part gives it to all ranks of this node; all have them where they belong, behind `base`.
+    /// Each rank that has a part gives it to all ranks of this node. A part is at its offset from `base` on every rank.
     pub(super) fn spread_parts(
         &self,
-        (count, first): (usize, usize),
+        rails: Rails,
         base: DevicePtr,
         bytes: u64,
         data_type: DataType,
     ) -> Step {
-        let rails = Rails { count, first };
         let of = |local: usize| {
-            let (begin, size) = Self::part(bytes, count, self.part_of(rails, local)?);
+            let (begin, size) = Self::part(bytes, rails.count, self.part_of(rails, local)?);
             Some((base.add(begin), size))
         };
         let segment = |local: usize| Segment::of(of(self.topology.index), of(local));
-        let most = Self::part(bytes, count, 0).1;
+        let most = Self::part(bytes, rails.count, 0).1;
         self.local(segment, None, data_type, Some(most), !self.all_take(rails, bytes))
     }
 
@@ -128,7 +127,7 @@ impl Maker<'_> {
                 let from = if self.has_peers() { recv } else { send };
                 self.across(rails, n, (from.add(begin), recv.add(begin), size), op, data_type)
             });
-            let after = self.spread_parts((rails.count, 0), recv, size, data_type);
+            let after = self.spread_parts(rails, recv, size, data_type);
             Portion { before, between: between.unwrap_or_default(), after }
         };
         vec![Step::Portions((0..portions).map(portion).collect())]

@@ -72,7 +72,7 @@ pub(crate) struct Reduction {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    /// Between the ranks of this node, which are numbered as there.
+    /// Between the ranks of this node, by their numbers on the node.
     Local(Box<Plan>),
     Move {
         moves: Vec<Across>,

@@ -106,15 +106,8 @@ impl Topology {
 
     /// The ranks on other nodes, ascending: to each there is a link, in this order.
     pub(crate) fn remote(&self) -> Vec<usize> {
-        self.remote_of(self.rank)
-    }
-
-    fn remote_of(&self, rank: usize) -> Vec<usize> {
-        let node = self.node_of(rank);
-        let mut remote: Vec<usize> =
-            self.nodes.iter().enumerate().filter(|(h, _)| *h != node).flat_map(|(_, r)| r.clone()).collect();
-        remote.sort_unstable();
-        remote
+        let own = self.ranks(self.node_of(self.rank));
+        (0..self.n_ranks()).filter(|rank| !own.contains(rank)).collect()
     }
 
     /// The number of the link with `peer` here, and of that with this rank there.
@@ -123,10 +116,13 @@ impl Topology {
     /// For a rank of this node, to which there is no link.
     pub(crate) fn link(&self, peer: usize) -> (usize, usize) {
         let number = |of: usize, to: usize| {
-            let found = self.remote_of(of).iter().position(|rank| *rank == to);
-            found.unwrap_or_else(|| {
-                panic!("there is no link between ranks {of} and {to} of the nodes {:?}", self.nodes)
-            })
+            let near = self.ranks(self.node_of(of));
+            assert!(
+                !near.contains(&to),
+                "there is no link between ranks {of} and {to} of the nodes {:?}",
+                self.nodes
+            );
+            to - near.iter().filter(|rank| **rank < to).count()
         };
         (number(self.rank, peer), number(peer, self.rank))
     }

@@ -78,7 +78,7 @@ impl OneNode {
         let Planned::Exchange(plan) = plan(&words, rank.rank(), rank.n_ranks())? else { return Ok(()) };
         // Its words are not registered.
         let query = self.query_with(&plan, &List::default(), rank.rank(), false);
-        let selection = self.choose(call.selector, &query);
+        let selection = self.choose(call.selector, &query).without_bulk(self.max_threads);
         let collective = self.collective_call(rank, &plan, selection, signature);
         let args = call.keeping(&self.owner).with_owner(places.owner.clone());
         let args = args.with(self.handle).with(collective);

@@ -108,9 +108,7 @@ impl OneNode {
             words: Mutex::default(),
         })
     }
-}
 
-impl OneNode {
     /// Whether the ranks are those of one of several nodes. Such ranks publish nothing.
     pub(super) fn is_among_nodes(&self) -> bool {
         self.handle.among_nodes != 0

@@ -12,7 +12,7 @@ use crate::{
     rank::{Call, List, RankState},
 };
 
-use super::{engine::OneNode, kernels::WordOperation};
+use super::engine::OneNode;
 
 /// The most bytes that a rank sends to all others for calls that reduce and go together by LL16. Up to there LL16 takes no longer
 /// than several calls by LL128.
@@ -227,7 +227,7 @@ impl OneNode {
         let group = CollectiveGroup { call: collective, parts, count };
         let args = call.keeping(&self.owner).with(self.handle).with(group);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
-        let kernel = self.kernels.of_group(WordOperation::of(plan.op, plan.data_type));
+        let kernel = self.kernels.of_several(true, false, plan.op, plan.data_type)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { call.launch(kernel, config, &args)? };
         Ok(true)
@@ -257,8 +257,7 @@ impl OneNode {
         let plans = stepped.iter().zip(asked).map(|(stepped, (_, plan))| stepped.as_ref().unwrap_or(plan));
         let plans: Vec<&Plan> = plans.collect();
         plan.most_bytes = Some(plans.iter().map(|plan| units(plan, 16)).sum::<u64>() * 16);
-        let words = WordOperation::of(plan.op, plan.data_type);
-        let kernel = self.kernels.of_reduces(words, selection.two_steps);
+        let kernel = self.kernels.of_several(false, selection.two_steps, plan.op, plan.data_type)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { self.launch_parts(rank, &plan, (&plans, &[]), 16, (kernel, selection), call) }
     }

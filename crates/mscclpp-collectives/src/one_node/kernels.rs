@@ -12,27 +12,15 @@ use crate::{
 
 /// The kernels of one of the sources.
 pub(crate) struct Kernels {
-    /// The kernels by [`Form`] and [`WordOperation`]. Two ranks have none in two steps.
-    forms: [[Option<Kernel>; 5]; 6],
+    /// The kernels by [`Form`] and [`WORDS`]: those that [`has`] names.
+    kernels: [[Option<Kernel>; 8]; 10],
     /// The kernel of [`Protocol::Direct`] that moves.
     direct: Kernel,
     /// The kernel of [`Protocol::Bulk`], where the device has bulk copies.
     bulk: Option<Kernel>,
-    /// The kernels of [`Protocol::SimpleByBulk`], by [`WordOperation`], and behind them those for averages, as in
-    /// `averages_of_two`. Two ranks with `overlap` have them, where the device has bulk copies.
-    lanes: Option<Vec<Kernel>>,
-    /// The kernels of several small calls that reduce, by [`WordOperation`] from the second on.
-    groups: [Kernel; 4],
     /// The kernels of several calls that move, by LL16, LL128 and Simple.
     moves: [Kernel; 3],
-    /// The kernels of several large calls that reduce, by [`WordOperation`] from the second on.
-    reduces: [Kernel; 4],
-    /// The kernels of several `all_reduce`s in two steps, of which two ranks have none.
-    all_reduces: Option<[Kernel; 4]>,
-    /// Those of two ranks for averages by [`Form::ExchangeSimple`], by [`WordOperation`] from F16 on. All others average with the
-    /// kernels for sums.
-    averages_of_two: Option<[Kernel; 3]>,
-    /// With more than two ranks those of two, for a part of them that is set up while these are used.
+    /// With more than two ranks, the kernels of two, for a part of the ranks that is set up while these are used.
     _of_two: Option<Arc<Kernels>>,
     pub(crate) messages: Kernel,
     /// The same where a peer has more than two messages in a direction.
@@ -48,6 +36,14 @@ enum Form {
     AllReduceLl128,
     AllReduceSimple,
     AllReduceDirect,
+    /// Several small calls that reduce.
+    ReduceGroup,
+    /// Several large calls that reduce.
+    ReducesSimple,
+    /// Several `all_reduce`s in two steps.
+    AllReducesSimple,
+    /// [`Protocol::SimpleByBulk`]. Two ranks with `overlap` have it, where the device has bulk copies.
+    ExchangeLanes,
 }
 
 /// The operation on each word that comes: it is moved, reduced by any operation, or summed or averaged as numbers of one type.
@@ -60,22 +56,39 @@ pub(crate) enum WordOperation {
     F32Sum,
 }
 
-const FORMS: [&str; 6] = [
+const FORMS: [&str; 10] = [
     "exchange_ll16",
     "exchange_ll128",
     "exchange_simple",
     "all_reduce_ll128",
     "all_reduce_simple",
     "all_reduce_direct",
+    "reduce_group",
+    "reduces_simple",
+    "all_reduces_simple",
+    "exchange_lanes",
 ];
-const WORDS: [&str; 5] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum"];
+/// The names of [`WordOperation`]s, and of averages [`AVERAGES`] behind the sums of their types.
+const WORDS: [&str; 8] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum", "f16_avg", "bf16_avg", "f32_avg"];
+const AVERAGES: usize = 3;
 
-/// Those that are loaded, by device, whether they are for two ranks, and whether they overlap with other kernels.
+/// Whether the source of two ranks, or that of more, has a kernel. Two ranks have none in two steps. Where there is none for
+/// averages, that for sums averages.
+fn has(form: &str, words: &str, of_two: bool) -> bool {
+    match (form, words) {
+        ("exchange_simple", _) if of_two => true,
+        ("exchange_lanes", _) | (_, "f16_avg" | "bf16_avg" | "f32_avg") => false,
+        ("reduce_group" | "reduces_simple", _) => words != "move",
+        _ => !form.starts_with("all_reduce") || !(of_two || words == "move"),
+    }
+}
+
+/// The kernels that are loaded. The key: platform and number of the device, whether they are for two ranks, and whether they
+/// overlap with other kernels.
 ///
 /// Loading waits for kernels that run on the device. A communicator that is set up while calls of another one wait for
-/// their peers must not do that, so all of a device share what the first of them loaded. The first with `overlap`
-/// loads again, since that is set in a module's functions, which is why this is not [`Module::load_once`]. So does the
-/// first of more than two ranks if there were only some of two.
+/// their peers must not do that, so communicators with the same key share their kernels. [`Module::load_once`] has no such key:
+/// `overlap` changes the functions of a module, so it needs a module of its own.
 type Loaded = Vec<((Platform, usize, bool, bool), Arc<Mutex<Weak<Kernels>>>)>;
 static LOADED: Mutex<Loaded> = Mutex::new(Vec::new());
 
@@ -107,9 +120,9 @@ impl Kernels {
             kernels.bulk = Some(module.kernel("exchange_bulk_move")?);
             if ranks == 2 && overlap {
                 let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_BY_LANES)?;
-                let words = WORDS.iter().chain(&["f16_avg", "bf16_avg", "f32_avg"]);
-                let lanes = words.map(|words| module.kernel(&format!("exchange_lanes_{words}")));
-                kernels.lanes = Some(lanes.collect::<Result<_, _>>()?);
+                for (words, kernel) in WORDS.iter().zip(&mut kernels.kernels[Form::ExchangeLanes as usize]) {
+                    *kernel = Some(module.kernel(&format!("exchange_lanes_{words}"))?);
+                }
             }
         }
         if overlap {
@@ -125,52 +138,28 @@ impl Kernels {
     }
 
     fn load(module: &Module, of_two: bool) -> Result<Self> {
-        let mut forms: [[Option<Kernel>; 5]; 6] = Default::default();
-        for (form, kernels) in FORMS.iter().zip(&mut forms) {
-            for (words, kernel) in WORDS.iter().zip(kernels) {
-                let in_two_steps = form.starts_with("all_reduce");
-                if !(in_two_steps && (of_two || *words == "move")) {
-                    *kernel = Some(module.kernel(&format!("{form}_{words}"))?);
-                }
+        let mut kernels: [[Option<Kernel>; 8]; 10] = Default::default();
+        for (form, kernels) in FORMS.iter().zip(&mut kernels) {
+            for (words, kernel) in WORDS.iter().zip(kernels).filter(|(words, _)| has(form, words, of_two)) {
+                *kernel = Some(module.kernel(&format!("{form}_{words}"))?);
             }
         }
-        let average = |of: &str| module.kernel(&format!("exchange_simple_{of}_avg"));
-        let averages_of_two = match of_two {
-            true => Some([average("f16")?, average("bf16")?, average("f32")?]),
-            false => None,
-        };
-        let direct = module.kernel("exchange_direct_move")?;
-        let reducing = |form: &str| -> Result<[Kernel; 4]> {
-            let kernel = |words: &str| module.kernel(&format!("{form}_{words}"));
-            Ok([kernel("any")?, kernel("f16_sum")?, kernel("bf16_sum")?, kernel("f32_sum")?])
-        };
-        let groups = reducing("reduce_group")?;
-        let reduces = reducing("reduces_simple")?;
-        let all_reduces = if of_two { None } else { Some(reducing("all_reduces_simple")?) };
         let moves =
             [module.kernel("moves_ll16")?, module.kernel("moves_ll128")?, module.kernel("moves_simple")?];
-        let messages = module.kernel("move_messages")?;
-        let many_messages = module.kernel("move_many_messages")?;
         Ok(Self {
-            forms,
-            direct,
-            groups,
-            moves,
-            reduces,
-            all_reduces,
+            kernels,
+            direct: module.kernel("exchange_direct_move")?,
             bulk: None,
-            lanes: None,
-            averages_of_two,
-            messages,
-            many_messages,
+            moves,
             _of_two: None,
+            messages: module.kernel("move_messages")?,
+            many_messages: module.kernel("move_many_messages")?,
         })
     }
 
+    /// Changes all kernels but those of bulk copies.
     fn prefer_shared_memory(&self) -> Result<()> {
-        let kernels = self.forms.iter().flatten().flatten().chain(&self.groups);
-        let kernels = kernels.chain(self.averages_of_two.iter().flatten());
-        let kernels = kernels.chain(&self.reduces).chain(self.all_reduces.iter().flatten());
+        let kernels = self.kernels[..Form::ExchangeLanes as usize].iter().flatten().flatten();
         let others = [&self.direct, &self.messages, &self.many_messages];
         for kernel in kernels.chain(&self.moves).chain(others) {
             kernel.prefer_shared_memory()?;
@@ -185,15 +174,6 @@ impl Kernels {
         op: Option<ReduceOp>,
         data_type: DataType,
     ) -> Result<&Kernel> {
-        let words = WordOperation::of(op, data_type);
-        let average = (op == Some(ReduceOp::Avg))
-            .then(|| (words as usize).checked_sub(WordOperation::F16Sum as usize))
-            .flatten();
-        if let (Some(averages), Protocol::Simple, Some(average)) =
-            (&self.averages_of_two, selection.protocol, average)
-        {
-            return Ok(&averages[average]);
-        }
         let no_bulk = || Error::InvalidArgument("this device has no bulk copies".to_owned());
         let form = match (selection.protocol, selection.two_steps) {
             (Protocol::Ll16, _) => Form::ExchangeLl16,
@@ -203,30 +183,40 @@ impl Kernels {
             (Protocol::Simple, true) => Form::AllReduceSimple,
             (Protocol::Direct, false) => return Ok(&self.direct),
             (Protocol::Direct, true) => Form::AllReduceDirect,
-            (Protocol::SimpleByBulk, _) => {
-                let lanes = self.lanes.as_ref().ok_or_else(no_bulk)?;
-                return Ok(&lanes[average.map_or(words as usize, |average| WORDS.len() + average)]);
-            }
+            (Protocol::SimpleByBulk, _) => Form::ExchangeLanes,
             (Protocol::Bulk, _) => return self.bulk.as_ref().ok_or_else(no_bulk),
             (Protocol::CopyEngine, _) => {
                 return Err(Error::InvalidArgument("the copy engines need no kernel".to_owned()));
             }
         };
-        let kernel = self.forms[form as usize][words as usize].as_ref();
-        kernel.ok_or_else(|| Error::InvalidArgument(format!("nothing is moved in two steps: {selection:?}")))
-    }
-}
-
-impl Kernels {
-    /// The kernel of a group of small calls that reduce.
-    pub(crate) fn of_group(&self, words: WordOperation) -> &Kernel {
-        &self.groups[(words as usize).max(1) - 1]
+        self.get(form, op, data_type).ok_or_else(|| match form {
+            Form::ExchangeLanes => no_bulk(),
+            _ => Error::InvalidArgument(format!("nothing is moved in two steps: {selection:?}")),
+        })
     }
 
-    /// The kernel of several large calls that reduce.
-    pub(crate) fn of_reduces(&self, words: WordOperation, two_steps: bool) -> &Kernel {
-        let all_reduces = self.all_reduces.as_ref().filter(|_| two_steps);
-        &all_reduces.unwrap_or(&self.reduces)[(words as usize).max(1) - 1]
+    /// The kernel of a group of small calls that reduce, or of several large ones.
+    pub(crate) fn of_several(
+        &self,
+        are_small: bool,
+        two_steps: bool,
+        op: Option<ReduceOp>,
+        data_type: DataType,
+    ) -> Result<&Kernel> {
+        let form = match (are_small, two_steps) {
+            (true, _) => Form::ReduceGroup,
+            (false, true) => Form::AllReducesSimple,
+            (false, false) => Form::ReducesSimple,
+        };
+        let kernel = self.get(form, op, data_type);
+        kernel.ok_or_else(|| Error::InvalidArgument(format!("{} does not reduce", FORMS[form as usize])))
+    }
+
+    fn get(&self, form: Form, op: Option<ReduceOp>, data_type: DataType) -> Option<&Kernel> {
+        let (kernels, words) = (&self.kernels[form as usize], WordOperation::of(op, data_type) as usize);
+        let is_average = op == Some(ReduceOp::Avg) && words >= WordOperation::F16Sum as usize;
+        let average = if is_average { kernels[words + AVERAGES].as_ref() } else { None };
+        average.or(kernels[words].as_ref())
     }
 
     /// The kernel of several calls that move, and the bytes of a unit by which it counts. There is none for calls that go

@@ -65,7 +65,7 @@ impl OneNode {
     }
 
     /// Puts an exchange into the stream. `request` is the request that the plan is for, by which calls are compared and an
-    /// [`Algorithm`](crate::Algorithm) may do it. There is none for a part of something larger, or for what several requests ask.
+    /// [`Algorithm`](crate::Algorithm) may do it: `None` if the plan is a part of a larger call, or of several requests together.
     ///
     /// # Safety
     /// The plan's memory lives until the launch is complete, and the device reaches it.

@@ -38,10 +38,7 @@ impl OneNode {
                     && self.ll128
                     && self.layout.fits_rows(vectors, part, result_bytes, true),
                 simple_in_two_steps: two_steps,
-                direct: false,
-                bulk: false,
-                copy_engine: false,
-                in_place: false,
+                ..Possible::default()
             },
             max_blocks: self.max_blocks,
             max_threads: self.max_threads,

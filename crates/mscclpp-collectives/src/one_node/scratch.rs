@@ -25,7 +25,6 @@ pub(crate) struct Layout {
     pub(crate) messages: u64,
     pub(crate) message_chunk: u64,
     pub(crate) total: u64,
-    pub(crate) scratch_bytes: u64,
 }
 
 impl Layout {
@@ -96,7 +95,6 @@ impl Layout {
             messages,
             message_chunk,
             total,
-            scratch_bytes,
         }
     }
 

@@ -4,8 +4,8 @@ use mscclpp::{Platform, Stream};
 
 use crate::Result;
 
-/// Whether work of a call in `stream` may go into `side`, too. A stream stays in a capture that it was forked into until that
-/// ends, and is none for work outside of it or of another one. Simulated devices capture one stream alone.
+/// Whether work of a call in `stream` may go into `side`, too. A stream that was forked into a capture
+/// belongs to it until the capture ends, and takes no other work until then. Simulated devices capture one stream alone.
 pub(crate) fn can_fork(stream: &Stream, side: &Stream) -> Result<bool> {
     if stream.gpu().platform() == Platform::Sim {
         return Ok(!stream.is_capturing()?);

@@ -80,10 +80,6 @@ impl RankState {
             ..=FEW_RANKS if scratch_bytes >= SCRATCH => MAX_BLOCKS_OF_FEW,
             _ => MAX_BLOCKS,
         });
-        if max_blocks == 0 || max_blocks > 1 << 16 {
-            return Err(Error::InvalidArgument(format!("max_blocks({max_blocks}); give 1 to 65536")));
-        }
-        let room = DeviceRoom::new(&group, gpu, options.calls_at_once)?;
         group.agree(&[
             ("numbers of ranks", ranks as u64),
             // The usual number depends on how many ranks a node has.
@@ -95,6 +91,11 @@ impl RankState {
             ("check_calls", options.checks().into()),
             ("numbers of algorithms", options.algorithms.len() as u64),
         ])?;
+        // After the agreement, ranks that give the same fail alike.
+        if max_blocks == 0 || max_blocks > 1 << 16 {
+            return Err(Error::InvalidArgument(format!("max_blocks({max_blocks}); give 1 to 65536")));
+        }
+        let room = DeviceRoom::new(&group, gpu, options.calls_at_once)?;
         let (communicators, calls_at_once) = (room.engines(), room.calls_at_once());
         if options.checks() && communicators > calls_at_once && !is_sim {
             tracing::warn!(

@@ -120,13 +120,11 @@ impl Watch {
         let own = self.watched.group.rank();
         self.note(|history| {
             requests.iter().fold(None, |found, request| {
-                let peer = request.kind.peer();
-                let next = match peer {
-                    Some((peer, _)) if peer == own => None,
-                    Some((peer, receives)) => {
-                        let bytes = request.count.saturating_mul(request.data_type.size());
-                        history.message(peer, receives, bytes)
-                    }
+                let bytes = request.count.saturating_mul(request.data_type.size());
+                let next = match request.kind.peer() {
+                    // Nothing travels.
+                    Some((peer, _)) if peer == own || bytes == 0 => None,
+                    Some((peer, receives)) => history.message(peer, receives, bytes),
                     None => history.collective(signature(request)),
                 };
                 found.or(next)

@@ -111,10 +111,16 @@ impl Connected {
         }
     }
 
-    /// Averages of a type, of every kind, by every protocol. `nodes` says how many ranks each node has.
+    /// Averages of a type, of every kind, by every second protocol, or on nodes for every second seed. `nodes` says how many
+    /// ranks each node has.
     fn check<T: Average>(&self, gpu: &Gpu, nodes: &[usize], seed: u64) {
-        let Self::ByProtocols(_, told) = self else { return self.check_kinds::<T>(gpu, nodes, seed, "") };
-        for (protocol, two_steps) in PROTOCOLS {
+        let half = seed.wrapping_add(T::DATA_TYPE as u64) as usize % 2;
+        let told = match self {
+            Self::ByProtocols(_, told) => told,
+            Self::Otherwise(_) if half == 0 => return self.check_kinds::<T>(gpu, nodes, seed, ""),
+            Self::Otherwise(_) => return,
+        };
+        for (protocol, two_steps) in PROTOCOLS.into_iter().skip(half).step_by(2) {
             told.tell(Selection { protocol, two_steps, blocks: 2, threads: 64 });
             self.check_kinds::<T>(gpu, nodes, seed, &format!("{protocol:?}, two steps: {two_steps}"));
         }
@@ -159,7 +165,8 @@ impl Connected {
     }
 }
 
-/// One to five ranks of a node, and ranks on several nodes, in all patterns between these.
+/// One to five ranks of a node, and ranks on several nodes, in all patterns between these, by seeds of which every second one is
+/// odd.
 fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
     let seed = Random::new().word();
     for n in 1..=5 {
@@ -168,7 +175,7 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
                 Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
             let builder = builder_with_lanes(comm, gpu).selector(told.clone());
             let collectives = builder.connect().expect("collectives");
-            check(&Connected::ByProtocols(collectives, told), gpu, &[n], seed);
+            check(&Connected::ByProtocols(collectives, told), gpu, &[n], seed.wrapping_add(n as u64));
         });
     }
     let ethernet = NodesModel::ETHERNET;
@@ -184,12 +191,12 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
         (&[0, 1, 2], shares),
         (&[0, 0, 1, 1, 2, 2], shares),
     ];
-    for (nodes, model) in layouts {
+    for (i, (nodes, model)) in (0..).zip(layouts) {
         let sizes: Vec<_> = nodes.chunk_by(|a, b| a == b).map(<[u8]>::len).collect();
         ranks(nodes.len(), |comm, gpu| {
             let builder = by_nodes::on(nodes, comm, gpu).nodes_model(model);
             let collectives = builder.connect().expect("collectives");
-            check(&Connected::Otherwise(collectives), gpu, &sizes, seed);
+            check(&Connected::Otherwise(collectives), gpu, &sizes, seed.wrapping_add(i));
             comm.bootstrap().barrier().expect("all ranks");
         });
     }

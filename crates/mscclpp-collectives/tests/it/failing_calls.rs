@@ -74,6 +74,8 @@ fn ranks_that_ask_for_different_things_are_told() {
         let (ours, theirs) = (blocks, 3 - blocks);
         let text = format!("different max_blocks: {ours} and {theirs}");
         assert!(error.to_string().contains(&text), "{error}");
+        let error = builder(comm, gpu).calls_at_once(31 + blocks).connect().expect_err("33 are too many");
+        assert!(error.to_string().contains("different calls_at_once"), "{error}");
         let error = Collectives::builder(comm, gpu).ranks([0, 1, 1]).connect().expect_err("twice");
         assert!(error.to_string().contains("rank 1 is named twice"), "{error}");
         let other = 1 - comm.bootstrap().rank();
@@ -150,6 +152,20 @@ fn check_mismatches(builder: impl Fn(&Communicator, &Gpu) -> CollectivesBuilder 
             assert_eq!(again.kind(), ErrorKind::InvalidUsage);
             comm.bootstrap().barrier().unwrap();
         }
+    });
+}
+
+/// A message of 0 bytes is none, so nobody waits for it.
+#[test]
+fn checked_calls_without_bytes_need_no_other_rank() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).check_calls(true).timeout(LIMIT).connect().expect("collectives");
+        let (stream, numbers) = (gpu.stream().expect("a stream"), zeros::<f32>(gpu, 10));
+        if collectives.rank() == 0 {
+            collectives.send(&numbers.slice(0..0).unwrap(), 1, &stream).unwrap();
+            collectives.synchronize(&stream).unwrap();
+        }
+        comm.bootstrap().barrier().unwrap();
     });
 }
 

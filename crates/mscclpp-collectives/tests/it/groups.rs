@@ -118,6 +118,8 @@ enum Often {
     Reduces,
     /// Large ones, of which most have the same kind, type and operation.
     LargeReduces,
+    /// Many `all_reduce`s, of which most are small and have the same type and operation.
+    SmallReduces,
 }
 
 /// A group, alike on all ranks. Some calls follow each other with each rank as their root. But for
@@ -129,10 +131,14 @@ fn group(random: &mut Random, rank: usize, n: usize, often: Often) -> Vec<Member
     let are_small = random.below(2) == 0;
     // How many of eight calls have the kind of the one before, how many of twelve have another type or operation, and how many
     // operations there are to choose from.
-    let (same_kind, other_type, ops) =
-        if often == Often::LargeReduces { (7, 1, 4) } else { (4, 3, OPS.len()) };
-    for _ in 0..random.of(2..=24) {
+    let (same_kind, other_type, ops, most) = match often {
+        Often::LargeReduces => (7, 1, 4, 24),
+        Often::SmallReduces => (0, 1, OPS.len(), 150),
+        Often::Moves | Often::Reduces => (4, 3, OPS.len(), 24),
+    };
+    for _ in 0..random.of(2..=most) {
         let which = match (members.last(), random.below(8)) {
+            _ if often == Often::SmallReduces => Which::AllReduce,
             (Some(last), roll) if roll < same_kind => last.which,
             (_, 0..=5) => kinds[random.below(kinds.len())],
             (_, 6) => KINDS[10 + random.below(2)],
@@ -144,6 +150,8 @@ fn group(random: &mut Random, rank: usize, n: usize, often: Often) -> Vec<Member
         };
         let count = match random.below(12) {
             0 => 0,
+            1 if often == Often::SmallReduces => random.of(2000..=9000),
+            _ if often == Often::SmallReduces => random.of(1..=150),
             1..=9 if often == Often::LargeReduces => random.of(16 << 10..=64 << 10) / data_type.size(),
             1 if !are_small => random.of(1000..=9000),
             2..=6 if !are_small && end == 0 => random.of(20_000..=40_000),
@@ -209,7 +217,8 @@ fn groups(n: usize, rounds: u64) {
             if round == rounds / 2 {
                 registered = Some(collectives.register(&memory[1]).expect("a registration"));
             }
-            let often = [Often::Moves, Often::Reduces, Often::Moves, Often::LargeReduces][round as usize % 4];
+            use Often::{LargeReduces, Moves, Reduces, SmallReduces};
+            let often = [Moves, Reduces, SmallReduces, Moves, LargeReduces][round as usize % 5];
             let reduces = often != Often::Moves;
             let members = group(&mut random, rank, n, often);
             let (blocks, threads) = (random.of(1..=3) as u32, 32 * random.of(1..=3) as u32);
@@ -263,17 +272,17 @@ fn groups(n: usize, rounds: u64) {
 
 #[test]
 fn of_two_ranks() {
-    groups(2, rounds(16));
+    groups(2, rounds(10));
 }
 
 #[test]
 fn of_three_ranks() {
-    groups(3, rounds(12));
+    groups(3, rounds(5));
 }
 
 #[test]
 fn of_four_ranks() {
-    groups(4, rounds(12));
+    groups(4, rounds(5));
 }
 
 /// Tokens, their scales and the experts of each, of all ranks: three types, in one launch.
@@ -422,4 +431,35 @@ fn a_group_that_is_given_up_ends() {
             comm.bootstrap().barrier().expect("all ranks");
         });
     }
+}
+
+#[test]
+fn those_alike_are_one_exchange() {
+    ranks(2, |comm, gpu| {
+        let counted = Counted::default();
+        let collectives = builder(comm, gpu).selector(counted.clone()).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let memory = gpu.allocate(40 * 128).expect("memory");
+        let asked = |request: &dyn Fn(u64) -> (Kind<'static>, DataType)| {
+            let requests: Vec<_> = (0..40)
+                .map(|i| {
+                    let (kind, data_type) = request(i);
+                    let at = memory.ptr().add(128 * i);
+                    Request { kind, send: at, recv: at, count: 16, data_type }
+                })
+                .collect();
+            let before = counted.count();
+            // SAFETY: each has 128 bytes.
+            unsafe { collectives.enqueue(&requests, &stream).expect("calls") };
+            collectives.synchronize(&stream).expect("the calls");
+            counted.count() - before
+        };
+        let sum = Kind::AllReduce(ReduceOp::Sum);
+        assert_eq!(asked(&|_| (sum, DataType::F32)), 1);
+        // Two types, in turns, and four operations; a factor, which may be another on each rank.
+        assert_eq!(asked(&|i| (sum, if i % 2 == 0 { DataType::F32 } else { DataType::U64 })), 2);
+        assert_eq!(asked(&|i| (Kind::AllReduce(OPS[i as usize / 10]), DataType::F32)), 4);
+        assert_eq!(asked(&|_| (Kind::AllReduce(ReduceOp::PreMulSum(2.0)), DataType::F32)), 40);
+        comm.bootstrap().barrier().expect("all ranks");
+    });
 }

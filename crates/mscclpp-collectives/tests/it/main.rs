@@ -18,4 +18,3 @@ mod rows_calls;
 mod support;
 mod suspended;
 mod symmetric;
-mod together;

@@ -3,11 +3,11 @@
 
 use std::sync::Mutex;
 
-use crate::support::{Told, builder, ranks, reference::nearest};
+use crate::support::{Told, builder, ranks};
 use half::{bf16, f16};
 use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
 use mscclpp_collectives::{DeviceSlice, Element, F8E4m3, Protocol, Rows, Selection};
-use mscclpp_test_support::Random;
+use mscclpp_test_support::{Random, f8::nearest};
 
 const EPSILON: f32 = 1e-5;
 /// Numbers before and behind an output.
@@ -299,18 +299,18 @@ fn one_rank() {
 
 #[test]
 fn two_ranks() {
-    check::<f16>(2, 120);
-    check::<bf16>(2, 120);
+    check::<f16>(2, 72);
+    check::<bf16>(2, 72);
 }
 
 #[test]
 fn three_ranks() {
-    check::<f16>(3, 120);
-    check::<bf16>(3, 120);
+    check::<f16>(3, 72);
+    check::<bf16>(3, 72);
 }
 
 #[test]
 fn eight_ranks() {
-    check::<f16>(8, 48);
-    check::<bf16>(8, 48);
+    check::<f16>(8, 36);
+    check::<bf16>(8, 36);
 }

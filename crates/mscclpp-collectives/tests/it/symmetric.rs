@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::support::{Told, builder, ranks, received, sent, slice, zeros};
+use crate::support::{Told, builder, builder_with_lanes, ranks, received, sent, slice, zeros};
 use mscclpp_collectives::{DeviceSlice, Kind, Protocol, Query, Request, Selection, Selector};
 use mscclpp_test_support::Random;
 
@@ -143,10 +143,11 @@ impl Selector for Registered {
 /// The barriers in front of the copies and behind them.
 #[test]
 fn barriers_of_the_copy_engines_use_any_protocol() {
-    for protocol in [Protocol::Direct, Protocol::Bulk, Protocol::Ll16, Protocol::Ll128] {
+    use Protocol::{Bulk, Direct, Ll16, Ll128, SimpleByBulk};
+    for protocol in [Direct, Bulk, Ll16, Ll128, SimpleByBulk] {
         ranks(2, |comm, gpu| {
-            let collectives =
-                builder(comm, gpu).selector(Registered(protocol)).connect().expect("collectives");
+            let collectives = builder_with_lanes(comm, gpu).selector(Registered(protocol)).connect();
+            let collectives = collectives.expect("collectives");
             let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
             let numbers = zeros::<u64>(gpu, 4000);
             let _registered = collectives.register_symmetric(numbers.buffer()).expect("a registration");

@@ -1,6 +1,7 @@
 //! An oracle of dispatch and combine, in the plainest way: one rank after the other, with all ranks' tokens at hand.
 
 use mscclpp_ep::{Layout, NumberType, Quantisation};
+use mscclpp_test_support::f8::nearest;
 
 use crate::support::{narrow, widen};
 
@@ -242,24 +243,8 @@ fn quantised(row: &[f32], quantisation: Quantisation) -> (Vec<u8>, Vec<u8>) {
         } else {
             scales.extend(scale.to_le_bytes());
         }
-        numbers.extend(group.iter().map(|number| e4m3(number * factor)));
+        numbers.extend(group.iter().map(|number| nearest(number * factor, 3)));
     }
     scales.resize(scales.len().next_multiple_of(4), 0);
     (numbers, scales)
-}
-
-/// The nearest number of type e4m3, of two as near the even one, by looking at all of them.
-fn e4m3(number: f32) -> u8 {
-    let value = |bits: u8| {
-        let (exponent, fraction) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
-        if exponent == 0 { fraction / 512.0 } else { (1.0 + fraction / 8.0) * (exponent as f32 - 7.0).exp2() }
-    };
-    let size = number.abs();
-    let nearest = (0u8..=0x7e)
-        .min_by(|a, b| {
-            let distance = |bits: u8| (value(bits) - size).abs();
-            distance(*a).total_cmp(&distance(*b)).then((a & 1).cmp(&(b & 1)))
-        })
-        .expect("numbers");
-    nearest | if number.is_sign_negative() { 0x80 } else { 0 }
 }

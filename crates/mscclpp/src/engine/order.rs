@@ -6,6 +6,8 @@
 //!   other, and calls outside of it neither wait for it nor it for them.
 //! - O3. Whether the calls are complete is asked of the event, and never of a stream, which may be gone or another thread's.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use mscclpp_gpu::{Event, Stream};
 use parking_lot::Mutex;
 
@@ -17,6 +19,9 @@ use crate::{Error, Result};
 pub struct CallOrder {
     /// Held while a call is put into its stream.
     calls: Mutex<Calls>,
+    /// Whether a call is being put. Set and cleared with the lock held, so whoever finds the lock taken and this false waits
+    /// for a thread that only looks, or for one that is about to set it.
+    is_putting: AtomicBool,
 }
 
 impl CallOrder {
@@ -31,9 +36,13 @@ impl CallOrder {
         put: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         let mut calls = self.calls.lock();
-        calls.before(stream)?;
-        let put = put();
-        calls.after(stream)?;
+        self.is_putting.store(true, Ordering::Relaxed);
+        let put = calls.before(stream).map_err(E::from).and_then(|()| {
+            let put = put();
+            calls.after(stream)?;
+            put
+        });
+        self.is_putting.store(false, Ordering::Relaxed);
         put
     }
 
@@ -42,8 +51,16 @@ impl CallOrder {
     /// # Errors
     /// [`Error::Gpu`] if the work in a stream failed.
     pub fn is_complete(&self) -> Result<bool> {
-        let calls = self.calls.lock();
-        Ok(calls.last.as_ref().map_or(Ok(true), |(event, _)| event.query())?)
+        loop {
+            if let Some(calls) = self.calls.try_lock() {
+                return Ok(calls.last.as_ref().map_or(Ok(true), |(event, _)| event.query())?);
+            }
+            // A call that is being put into its stream is not complete.
+            if self.is_putting.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// The last call that is not in a graph. Does not block. The event of a call that is under way still marks that call when

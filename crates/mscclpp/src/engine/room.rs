@@ -13,10 +13,10 @@ static ON_DEVICES: Mutex<Option<HashMap<(Platform, usize), u32>>> = Mutex::new(N
 
 /// An engine's room on a device, counted among those of this process while it lives.
 ///
-/// Calls of one engine run one after the other. Those of two, on two streams, need all their blocks on the device at once: a
-/// block that does not fit waits for ever, when another rank begins with the other call. So all engines of a device are set
-/// up for the same number of calls at once, and a call has no more blocks than fit that many times. Ranks of this process that
-/// share a device make their calls there at once, too.
+/// Calls of one engine run one after the other. Those of two, on two streams, need all their blocks on the device at once: if
+/// only one call fits, and two ranks begin with different ones, both wait for ever. So all engines of a device are set up for
+/// the same number of calls at once, and a call has no more blocks than fit that many times. Ranks of this process that share a
+/// device make their calls there at once, too.
 pub struct DeviceRoom {
     gpu: Gpu,
     calls_at_once: u32,
@@ -28,7 +28,8 @@ impl DeviceRoom {
     /// of `group` has ranks on one device if these are more. All ranks of the group make this call. Blocks until they do.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for none or more than 32 calls; the errors of [`Group::all_gather`].
+    /// [`Error::InvalidArgument`] for none or more than 32 calls, on this rank alone: ranks that may give different numbers
+    /// [agree](Group::agree) first. The errors of [`Group::all_gather`].
     pub fn new(group: &Group, gpu: &Gpu, calls_at_once: u32) -> Result<Self> {
         if !(1..=32).contains(&calls_at_once) {
             return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));

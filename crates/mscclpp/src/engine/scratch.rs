@@ -30,12 +30,13 @@ impl Scratch {
     /// until they do: nobody returns before every rank's memory is mapped at every other.
     ///
     /// # Errors
-    /// [`Error::Core`] or [`Error::Gpu`] if there is no such memory, or devices do not reach each other's; the errors of
-    /// [`Group::all_gather`].
+    /// [`Error::Gpu`] if there is no such memory, and [`Error::InvalidArgument`] that names the rank on the others;
+    /// [`Error::Core`] or [`Error::Gpu`] if devices do not reach each other's: then other ranks may wait until this one leaves or
+    /// aborts; the errors of [`Group::all_gather`].
     pub fn connect(group: &Group, gpu: &Gpu, bytes: u64) -> Result<Self> {
         let comm = group.comm();
         // Fresh memory is zero.
-        let memory = gpu.allocate(bytes)?;
+        let memory = group.all_have("the scratch", gpu.allocate(bytes).map_err(Error::from))?;
         let registered = comm.register_buffer(&memory, Transport::CUDA_IPC)?;
         let peers = group.others().map(|r| group.ranks()[r]);
         let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu.id()));

@@ -1,26 +1,25 @@
 //! The meaning of each argument of the device API, on GPUs and on simulated devices: `arguments.cu` makes every call with
 //! numbers that all differ, so that it finds two arguments that changed places, or one with the wrong unit.
 
-use crate::support::{LIMIT, kernels::ARGUMENTS, on_each_pair, platform, semaphore_pair, turn};
+use crate::support::{
+    checked::{Checked, has_bulk},
+    kernels::ARGUMENTS,
+    on_each_pair, platform, semaphore_pair, turn,
+};
 use mscclpp::{prelude::*, proxy::Fifo};
 
 const BYTES: u64 = 16384;
 
 /// A device's kernels, and memory whose first 4096 bytes are the kernels' `byteAt` and whose others are zeros.
 struct Kernels {
-    module: Module,
-    stream: Stream,
+    checked: Checked,
     memory: DeviceBuffer,
-    wrong: DeviceBuffer,
 }
 
 impl Kernels {
     fn new(gpu: &Gpu) -> Self {
-        let memory = gpu.allocate(BYTES).expect("memory");
-        let wrong = gpu.allocate(4).expect("memory");
-        wrong.fill(0, 4, 0).expect("memory");
-        let module = Module::load(gpu, &ARGUMENTS).expect("kernels");
-        Self { module, stream: gpu.stream().expect("a stream"), memory, wrong }
+        let checked = Checked::new(gpu, "arguments.cu", &ARGUMENTS);
+        Self { checked, memory: gpu.allocate(BYTES).expect("memory") }
     }
 
     /// Starts a kernel of one block, which gets these arguments, then the memory, and the place where it reports what is
@@ -29,32 +28,14 @@ impl Kernels {
         let bytes: Vec<u8> = (0..4096u64).map(|i| (i * 37 + i / 256 * 5 + 11) as u8).collect();
         self.memory.fill(0, BYTES, 0).expect("memory");
         self.memory.write(0, &bytes).expect("memory");
-        let kernel = self.module.kernel(kernel).expect("a kernel of the module");
         let shape = LaunchConfig { shared_bytes: 1024, ..LaunchConfig::linear(1, threads) };
-        let args = args.with(self.memory.ptr()).with(self.wrong.ptr());
-        // SAFETY: these are the arguments of each kernel in `arguments.cu`, and callers keep the objects in them until
-        // `finish`.
-        unsafe { kernel.launch(&self.stream, shape, &args).expect("a launch") };
-    }
-
-    fn finish(&self, kernel: &str) {
-        let ended = self.stream.synchronize_timeout(LIMIT);
-        let mut line = [0; 4];
-        self.wrong.read(0, &mut line).expect("results");
-        let line = u32::from_ne_bytes(line);
-        assert_eq!(line, 0, "{kernel}: the check in line {line} of arguments.cu");
-        ended.expect(kernel);
+        self.checked.start(kernel, shape, &args.with(self.memory.ptr()).with(self.checked.said.ptr()));
     }
 
     fn check(&self, kernel: &str, threads: u32, args: KernelArgs) {
         self.start(kernel, threads, args);
-        self.finish(kernel);
+        self.checked.finish(kernel);
     }
-}
-
-/// Whether kernels can use bulk copies on this device.
-fn has_bulk(gpu: &Gpu) -> bool {
-    gpu.properties().compute_capability.is_none_or(|(major, _)| major >= 9)
 }
 
 #[test]
@@ -88,14 +69,13 @@ fn memory_channels() {
 fn triggers_of_port_channels() {
     let _turn = turn();
     let gpu = platform().gpu(0).unwrap();
-    let kernels = Kernels::new(&gpu);
+    let kernels = Checked::new(&gpu, "arguments.cu", &ARGUMENTS);
     let mut fifo = Fifo::new(&gpu, 32).unwrap();
     let words = gpu.allocate(256).unwrap();
     words.fill(0, 256, 0).unwrap();
-    let kernel = kernels.module.kernel("port_channels").unwrap();
-    let args = KernelArgs::new().with(fifo.device_handle()).with(words.ptr()).with(kernels.wrong.ptr());
-    // SAFETY: these are its arguments, which live until `finish`; the FIFO has room for all that it pushes.
-    unsafe { kernel.launch(&kernels.stream, LaunchConfig::linear(1, 1), &args).unwrap() };
+    let args = KernelArgs::new().with(fifo.device_handle()).with(words.ptr()).with(kernels.said.ptr());
+    // The FIFO has room for all that it pushes.
+    kernels.start("port_channels", LaunchConfig::linear(1, 1), &args);
     kernels.finish("port_channels");
     // The type (data 1, signal 2, flush 4), both ids and offsets, the size, and the semaphore.
     let by_id = |kind, dst, src, size| (kind, (5, dst), (6, src), size, 9);

@@ -102,6 +102,7 @@ impl Adder {
         let args = args.with(self.handle).with(numbers).with(sums);
         let config = LaunchConfig::linear(self.blocks, THREADS);
         self.order.put(stream, || {
+            assert!(!self.order.is_complete().expect("an answer"), "this call is not");
             // SAFETY: these are the kernel's parameters, and so many blocks fit beside another call.
             unsafe { self.kernel.launch(stream, config, &args) }.map_err(mscclpp::Error::from)
         })
@@ -197,6 +198,20 @@ fn ranks_that_do_not_agree_have_an_error_that_names_engine_setting_and_rank() {
         );
         assert_eq!(capacity.to_string(), expected);
     }
+}
+
+#[test]
+fn scratch_that_one_rank_has_no_memory_for_is_an_error_on_all() {
+    let errors = ranks(2, |comm| {
+        let rank = comm.bootstrap().rank();
+        let group = Group::meet(&comm, "adders", 1, None, 1).expect("one version");
+        let gpu = comm.context().gpu(device_of(rank)).expect("a device");
+        let bytes = if rank == 1 { 1 << 50 } else { BYTES };
+        let error = Scratch::connect(&group, &gpu, bytes).expect_err("1 PiB is too much");
+        comm.bootstrap().barrier().expect("both have an error");
+        error.to_string()
+    });
+    assert!(errors[0].contains("the scratch: rank 1 could not"), "{}", errors[0]);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use crate::support::{
     connect_all,
     ends::{End, Memories, Promise, Seeds},
-    on_each_pair, platform,
+    on_each_pair, on_gpus, platform,
     random::{self, Random},
     ranks, semaphore_pair, turn,
 };
@@ -15,10 +15,6 @@ use mscclpp::{errors::CoreError, prelude::*};
 
 /// The bytes around a destination that a copy must leave alone.
 const GUARD: u64 = 64;
-
-fn on_gpus() -> bool {
-    platform() != Platform::Sim
-}
 
 #[test]
 fn small_copies_are_exact_at_all_alignments() {

@@ -1,22 +1,19 @@
 //! Ranks that connect with many others in one call. Ranks are threads of this process.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::support::{
-    device_of, endpoint_of,
+    LIMIT, device_of, endpoint_of,
     kernels::{Outcome, Side},
     platform, ranks,
 };
 use mscclpp::{Error, ErrorKind, prelude::*};
 use mscclpp_test_support::watched;
 
-/// The longest wait: more than any step takes that works.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 #[test]
 fn a_ring_whose_ranks_all_name_the_next_one_first_connects() {
     let n = 5;
-    watched(PATIENCE, "connecting a ring", || {
+    watched(2 * LIMIT, "connecting a ring", || {
         ranks(n, |comm| {
             let rank = comm.bootstrap().rank();
             let neighbours = [(rank + 1) % n, (rank + n - 1) % n];
@@ -58,13 +55,13 @@ fn a_ring_is_made_by_calls_before_waits_and_by_one_call() {
         comm.bootstrap().barrier()?;
         Ok(())
     }
-    watched(PATIENCE, "making a ring", || ranks(3, |comm| ring(&comm).unwrap()));
+    watched(2 * LIMIT, "making a ring", || ranks(3, |comm| ring(&comm).unwrap()));
 }
 
 #[test]
 fn all_of_64_ranks_connect_with_all() {
     let started = Instant::now();
-    watched(PATIENCE, "connecting 64 ranks with each other", || {
+    watched(2 * LIMIT, "connecting 64 ranks with each other", || {
         ranks(64, |comm| {
             let rank = comm.bootstrap().rank();
             // Each rank begins with a different peer.
@@ -80,7 +77,7 @@ fn all_of_64_ranks_connect_with_all() {
 #[test]
 fn a_mesh_of_64_ranks_has_channels_between_all() {
     let started = Instant::now();
-    watched(PATIENCE, "making a mesh of 64 ranks", || {
+    watched(2 * LIMIT, "making a mesh of 64 ranks", || {
         ranks(64, |comm| {
             let rank = comm.bootstrap().rank();
             let buffer = comm.context().gpu(device_of(rank)).unwrap().allocate(4096).unwrap();

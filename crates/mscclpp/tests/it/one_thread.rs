@@ -1,18 +1,17 @@
 //! One thread that brings up several ranks, as a language binding does for all devices of a process.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{sync::Arc, thread};
 
-use crate::support::{device_of, platform, turn};
+use crate::support::{LIMIT, device_of, platform, turn};
 use mscclpp::{Error, PendingMesh, bootstrap::Env, prelude::*};
 use mscclpp_test_support::watched;
 
-const PATIENCE: Duration = Duration::from_secs(120);
 const RANKS: usize = 4;
 
 /// Forms a job over TCP with this thread alone, and returns its ranks.
 fn job() -> Vec<Communicator> {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let start = |rank| TcpBootstrap::builder(rank, RANKS).env(Env::default()).timeout(PATIENCE).start(id);
+    let start = |rank| TcpBootstrap::builder(rank, RANKS).env(Env::default()).timeout(2 * LIMIT).start(id);
     let forming: Vec<_> = (0..RANKS).map(|rank| start(rank).unwrap()).collect();
     let communicator = |bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
     forming.into_iter().map(|rank| communicator(rank.wait().unwrap())).collect()
@@ -26,7 +25,7 @@ fn endpoint(transport: Transport, rank: usize) -> EndpointConfig {
 fn meshes_of_all_ranks_are_made() {
     let _turn = turn();
     for transport in [Transport::CUDA_IPC, Transport::ETHERNET] {
-        watched(PATIENCE, "making meshes in one thread", || {
+        watched(2 * LIMIT, "making meshes in one thread", || {
             let ranks = job();
             let start = |(rank, comm): (usize, &Communicator)| {
                 let buffer = comm.context().gpu(device_of(rank))?.allocate(1000 + rank as u64)?;
@@ -51,7 +50,7 @@ fn meshes_of_all_ranks_are_made() {
 #[test]
 fn what_has_not_come_is_none_and_what_has_is_kept() {
     let _turn = turn();
-    watched(PATIENCE, "connecting in one thread", || {
+    watched(2 * LIMIT, "connecting in one thread", || {
         let ranks = job();
         let transport = Transport::CUDA_IPC;
         let ours = ranks[0].connect(endpoint(transport, 0), 1, 0).unwrap();
@@ -76,7 +75,7 @@ fn what_has_not_come_is_none_and_what_has_is_kept() {
 #[test]
 fn a_rank_that_is_gone_ends_the_polls_of_the_others() {
     let _turn = turn();
-    watched(PATIENCE, "polling for a rank that left", || {
+    watched(2 * LIMIT, "polling for a rank that left", || {
         let mut ranks = job();
         drop(ranks.pop());
         let start = |rank: usize| ranks[rank].mesh(endpoint(Transport::CUDA_IPC, rank)).start();

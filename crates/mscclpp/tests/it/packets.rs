@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use crate::support::{
     ends::{End, Kind, PacketRounds, Seeds},
-    on_each_pair, platform,
+    on_each_pair, on_gpus,
     random::{Random, shape},
 };
 use mscclpp::{errors::CoreError, gpu::Abort, prelude::*};
@@ -18,10 +18,6 @@ use mscclpp_test_support::until;
 const GUARD: u64 = 64;
 const DATA: u64 = 64 << 10;
 const PACKETS: u64 = 256 << 10;
-
-fn on_gpus() -> bool {
-    platform() != Platform::Sim
-}
 
 /// A number of polls that suffices for a packet that is there, and is soon over.
 const SOON: i64 = 600;

@@ -11,7 +11,7 @@ use std::{
 use crate::support::{
     LIMIT,
     kernels::{FIFO, Side, word_of},
-    on_each_pair, platform,
+    on_each_pair, on_gpus, platform,
     port_ends::{Call, PortEnd, Turns},
     random::Random,
     turn,
@@ -24,10 +24,6 @@ use mscclpp::{
 
 /// A number of polls that takes longer than a test, but ends.
 const LONG: i64 = 1 << 24;
-
-fn on_gpus() -> bool {
-    platform() != Platform::Sim
-}
 
 /// The word of 63 bits that belongs to a trigger's first word, as in the kernels.
 fn mixed(x: u64) -> u64 {

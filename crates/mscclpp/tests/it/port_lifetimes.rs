@@ -1,17 +1,13 @@
 //! Port channels under kernels whose services are stopped, started and dropped: on GPUs and on simulated devices.
 
 use crate::support::{
-    LIMIT, on_each_pair, platform,
+    LIMIT, on_each_pair, on_gpus,
     port_ends::{Call, PortEnd},
     random::Random,
     semaphore_pair,
 };
 use mscclpp::{gpu::Abort, prelude::*};
 use mscclpp_test_support::{until, watched};
-
-fn on_gpus() -> bool {
-    platform() != Platform::Sim
-}
 
 #[test]
 fn services_start_and_stop_a_hundred_times() {

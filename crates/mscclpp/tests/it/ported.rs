@@ -3,6 +3,7 @@
 
 use crate::support::{
     LIMIT,
+    checked::{Checked, has_bulk, word},
     kernels::{C_HEADERS, PORTED},
     on_each_pair, platform,
     random::Random,
@@ -13,68 +14,28 @@ use mscclpp::{
     proxy::{Fifo, TriggerKind},
 };
 
-/// Kernels of one device, and the word in which they report.
-struct Kernels {
-    module: Module,
-    stream: Stream,
-    said: DeviceBuffer,
+fn kernels_on(gpu: &Gpu) -> Checked {
+    Checked::new(gpu, "ported.cu", &PORTED)
 }
 
-impl Kernels {
-    fn new(gpu: &Gpu) -> Self {
-        let said = gpu.allocate(8).expect("memory");
-        said.fill(0, 8, 0).expect("memory");
-        Self {
-            module: Module::load(gpu, &PORTED).expect("kernels"),
-            stream: gpu.stream().expect("a stream"),
-            said,
-        }
-    }
-
-    fn start(&self, kernel: &str, shape: LaunchConfig, args: &KernelArgs) {
-        let kernel = self.module.kernel(kernel).expect("a kernel of the module");
-        // SAFETY: callers give the kernel's arguments and keep the objects in them until `finish`.
-        unsafe { kernel.launch(&self.stream, shape, args).expect("a launch") };
-    }
-
-    /// Waits for the kernel, and checks that it found nothing wrong.
-    fn finish(&self, kernel: &str) {
-        let ended = self.stream.synchronize_timeout(LIMIT);
-        let line = word(&self.said, 0);
-        assert_eq!(line, 0, "{kernel}: the check in line {line} of ported.cu");
-        ended.expect(kernel);
-    }
-
-    /// Runs a kernel of one block that gets only zeroed memory and the place where it reports what is wrong.
-    fn check(&self, kernel: &str, memory: &DeviceBuffer, threads: u32) {
-        memory.fill(0, memory.len(), 0).expect("memory");
-        let args = KernelArgs::new().with(memory.ptr()).with(self.said.ptr());
-        self.start(kernel, LaunchConfig::linear(1, threads), &args);
-        self.finish(kernel);
-    }
-}
-
-fn word(buffer: &DeviceBuffer, offset: u64) -> u32 {
-    let mut word = [0; 4];
-    buffer.read(offset, &mut word).expect("results");
-    u32::from_ne_bytes(word)
-}
-
-/// Whether kernels can use bulk copies on this device.
-fn has_bulk(gpu: &Gpu) -> bool {
-    gpu.properties().compute_capability.is_none_or(|(major, _)| major >= 9)
+/// Runs a kernel of one block that gets only zeroed memory and the place where it reports what is wrong.
+fn check(kernels: &Checked, kernel: &str, memory: &DeviceBuffer, threads: u32) {
+    memory.fill(0, memory.len(), 0).expect("memory");
+    let args = KernelArgs::new().with(memory.ptr()).with(kernels.said.ptr());
+    kernels.start(kernel, LaunchConfig::linear(1, threads), &args);
+    kernels.finish(kernel);
 }
 
 #[test]
 fn words_packets_and_copies_in_memory_of_every_kind() {
     let _turn = turn();
     let gpu = platform().gpu(0).unwrap();
-    let kernels = Kernels::new(&gpu);
+    let kernels = kernels_on(&gpu);
     let memory = gpu.allocate(4096).unwrap();
     for threads in [32, 96, 1024] {
-        kernels.check("ported_atomics", &memory, threads);
-        kernels.check("ported_packets", &memory, threads);
-        kernels.check("ported_copies", &memory, threads);
+        check(&kernels, "ported_atomics", &memory, threads);
+        check(&kernels, "ported_packets", &memory, threads);
+        check(&kernels, "ported_copies", &memory, threads);
     }
     let args = KernelArgs::new().with(kernels.said.ptr());
     kernels.start("ported_macros", LaunchConfig::linear(1, 1), &args);
@@ -141,7 +102,7 @@ fn what_cannot_be_done_atomically_does_not_compile_and_says_why() {
 fn barriers_and_semaphores_in_memory_of_every_kind() {
     let _turn = turn();
     let gpu = platform().gpu(0).unwrap();
-    let kernels = Kernels::new(&gpu);
+    let kernels = kernels_on(&gpu);
     let memory = gpu.allocate(256).unwrap();
     for (blocks, threads) in [(1, 2), (2, 64), (4, 32)] {
         memory.fill(0, 256, 0).unwrap();
@@ -162,7 +123,7 @@ fn bulk_copies_and_their_barriers() {
     }
     let memory = gpu.allocate(65536).unwrap();
     for threads in [32, 64] {
-        Kernels::new(&gpu).check("ported_bulk", &memory, threads);
+        check(&kernels_on(&gpu), "ported_bulk", &memory, threads);
     }
 }
 
@@ -184,7 +145,7 @@ fn memory_channel(
 fn memory_channels_put_get_and_move_packets() {
     on_each_pair(|context, devices| {
         let gpu = context.gpu(devices[0]).unwrap();
-        let kernels = Kernels::new(&gpu);
+        let kernels = kernels_on(&gpu);
         let (channel, buffers, _semaphores) = memory_channel(context, devices, 4096);
         let packets = gpu.allocate(4096).unwrap();
         for threads in [32, 160] {
@@ -208,7 +169,7 @@ fn memory_channels_put_and_get_by_bulk_copies() {
         if !has_bulk(&gpu) {
             return;
         }
-        let kernels = Kernels::new(&gpu);
+        let kernels = kernels_on(&gpu);
         let (channel, [mine, theirs], _semaphores) = memory_channel(context, devices, 3 * BYTES);
         let mut random = Random::new();
         let sizes = [0, 1, 15, 16, 17, 31, 32, 48, 1023, 1024, 1040, 4095, 4096, 4097, 8192, 30000];
@@ -262,7 +223,7 @@ fn port_channels_put_in_every_form() {
                 let src = service.add_memory(&register(&buffers[i].0)).unwrap();
                 let channel = service.port_channel(id, dst, src).unwrap();
                 service.start_proxy(true).unwrap();
-                (service, channel, Kernels::new(&gpus[i]))
+                (service, channel, kernels_on(&gpus[i]))
             })
             .collect();
         for (_, channel, kernels) in &sides {
@@ -303,7 +264,7 @@ fn port_channels_put_in_every_form() {
 fn triggers_are_made_of_fields() {
     let _turn = turn();
     let gpu = platform().gpu(0).unwrap();
-    let kernels = Kernels::new(&gpu);
+    let kernels = kernels_on(&gpu);
     let mut fifo = Fifo::new(&gpu, 64).unwrap();
     let args = KernelArgs::new().with(fifo.device_handle()).with(kernels.said.ptr());
     kernels.start("ported_fifo", LaunchConfig::linear(1, 1), &args);

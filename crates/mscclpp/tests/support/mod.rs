@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+pub(crate) mod checked;
 pub(crate) mod children;
 pub(crate) mod ends;
 pub(crate) mod kernels;
@@ -23,9 +24,13 @@ pub(crate) fn platform() -> Platform {
     Platform::detect_or_sim().expect("a usable platform")
 }
 
+pub(crate) fn on_gpus() -> bool {
+    platform() != Platform::Sim
+}
+
 /// Takes the turn of a test on the devices.
 pub(crate) fn turn() -> Turn {
-    Turn::take(platform() != Platform::Sim)
+    Turn::take(on_gpus())
 }
 
 /// Returns the device of a rank.

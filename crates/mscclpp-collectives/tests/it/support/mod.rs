@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "the programs whose ranks are processes use a part of this")]
 
 pub(crate) mod by_nodes;
+pub(crate) mod cases;
 pub(crate) mod pairs;
 pub(crate) mod reference;
 

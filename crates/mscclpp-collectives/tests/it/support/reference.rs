@@ -1,8 +1,7 @@
 //! The results that collectives should give, computed on the host in another way than by the kernels.
 
-use std::sync::LazyLock;
-
 use mscclpp_collectives::{DataType, Kind, ReduceOp};
+use mscclpp_test_support::f8;
 
 /// A number, as the kernels combine it.
 #[derive(Clone, Copy, Debug)]
@@ -169,8 +168,8 @@ fn decode(data_type: DataType, bytes: &[u8]) -> Value {
         DataType::F64 => Value::Double(number!(f64)),
         DataType::F16 => Value::Float(half::f16::from_le_bytes(bytes.try_into().expect("2")).to_f32()),
         DataType::Bf16 => Value::Float(half::bf16::from_le_bytes(bytes.try_into().expect("2")).to_f32()),
-        DataType::F8E4m3 => Value::Float(f8(bytes[0], 3) as f32),
-        DataType::F8E5m2 => Value::Float(f8(bytes[0], 2) as f32),
+        DataType::F8E4m3 => Value::Float(f8::value(bytes[0], 3) as f32),
+        DataType::F8E5m2 => Value::Float(f8::value(bytes[0], 2) as f32),
         _ => unreachable!("a type that this does not know"),
     }
 }
@@ -179,60 +178,13 @@ fn encode(data_type: DataType, value: Value) -> Vec<u8> {
     match (data_type, value) {
         (DataType::F16, Value::Float(value)) => half::f16::from_f32(value).to_le_bytes().into(),
         (DataType::Bf16, Value::Float(value)) => half::bf16::from_f32(value).to_le_bytes().into(),
-        (DataType::F8E4m3, Value::Float(value)) => vec![nearest(value, 3)],
-        (DataType::F8E5m2, Value::Float(value)) => vec![nearest(value, 2)],
+        (DataType::F8E4m3, Value::Float(value)) => vec![f8::nearest(value, 3)],
+        (DataType::F8E5m2, Value::Float(value)) => vec![f8::nearest(value, 2)],
         (_, Value::Float(value)) => value.to_le_bytes().into(),
         (_, Value::Double(value)) => value.to_le_bytes().into(),
         (_, Value::Signed(value)) => value.to_le_bytes()[..data_type.size() as usize].into(),
         (_, Value::Unsigned(value)) => value.to_le_bytes()[..data_type.size() as usize].into(),
     }
-}
-
-/// The number of 8 bits with so many bits of fraction.
-fn f8(bits: u8, fraction: u32) -> f64 {
-    let (sign, magnitude) = (if bits & 0x80 == 0 { 1.0 } else { -1.0 }, u32::from(bits & 0x7f));
-    let (exponent, rest) = (magnitude >> fraction, magnitude & ((1 << fraction) - 1));
-    let bias = if fraction == 3 { 7 } else { 15 };
-    let unit = 2f64.powi(-(fraction as i32));
-    match (fraction, exponent) {
-        (3, _) if magnitude == 0x7f => f64::NAN,
-        (2, 31) => {
-            if rest == 0 {
-                sign * f64::INFINITY
-            } else {
-                f64::NAN
-            }
-        }
-        (_, 0) => sign * f64::from(rest) * unit * 2f64.powi(1 - bias),
-        _ => sign * (1.0 + f64::from(rest) * unit) * 2f64.powi(exponent as i32 - bias),
-    }
-}
-
-/// The nearest of all finite numbers of 8 bits with so many bits of fraction, or of two that are as near, the even one.
-pub(crate) fn nearest(value: f32, fraction: u32) -> u8 {
-    if value.is_nan() {
-        return 0x7f;
-    }
-    let (sign, magnitude) = (if value.is_sign_negative() { 0x80 } else { 0 }, f64::from(value).abs());
-    let finite = finite(fraction);
-    let distance = |at: usize| ((finite[at] - magnitude).abs(), at & 1);
-    let at = match finite.partition_point(|number| *number < magnitude) {
-        0 => 0,
-        above if above == finite.len() => above - 1,
-        above if distance(above - 1) < distance(above) => above - 1,
-        above => above,
-    };
-    sign | at as u8
-}
-
-/// The finite numbers of 8 bits from 0 on, each at the place of its bits.
-fn finite(fraction: u32) -> &'static [f64] {
-    static OF: LazyLock<[Vec<f64>; 2]> = LazyLock::new(|| {
-        [2, 3].map(|fraction| {
-            (0..0x80).map(|bits| f8(bits, fraction)).filter(|number| number.is_finite()).collect()
-        })
-    });
-    &OF[fraction as usize - 2]
 }
 
 /// The content of `recv` of rank `rank` after a collective of ranks on these nodes: where, and what. `sent` is what each

@@ -5,6 +5,8 @@
 mod device;
 
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
     time::Duration,
@@ -12,7 +14,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_gpu::{Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Result};
-use mscclpp_test_support::in_fork;
+use mscclpp_test_support::{in_fork, until};
 
 /// The longest time of a child: more than any trial takes, and short enough to wait for one that hangs.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -28,6 +30,9 @@ fn main() -> ExitCode {
         }),
         Trial::test("a_child_that_touches_shared_memory_ends_and_says_why", || {
             of(a_child_that_touches_shared_memory_ends_and_says_why)
+        }),
+        Trial::test("a_child_does_not_wait_for_a_compiler_of_its_parent", || {
+            of(a_child_does_not_wait_for_a_compiler_of_its_parent)
         }),
         Trial::test("a_child_may_be_the_first_to_open_a_device", || {
             of(a_child_may_be_the_first_to_open_a_device)
@@ -176,6 +181,28 @@ fn a_child_that_touches_shared_memory_ends_and_says_why() {
     let mut value = [0];
     buffer.read_params(0, &mut value).unwrap();
     assert_eq!(value, [0], "the child wrote into its parent's memory");
+}
+
+/// A thread that loads a module holds a lock while the compiler runs; here until a file is gone.
+fn a_child_does_not_wait_for_a_compiler_of_its_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let [compiler, runs] = ["c++", "runs"].map(|name| folder.path().join(name));
+    let script =
+        format!("#!/bin/sh\n: > {0}\nwhile [ -e {0} ]; do sleep 0.05; done\nexit 1\n", runs.display());
+    fs::write(&compiler, script).unwrap();
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o700)).unwrap();
+    // SAFETY: this process has no other thread yet.
+    unsafe { std::env::set_var("MSCCLPP_CXX", &compiler) };
+    let gpu = Platform::Sim.gpu(0).unwrap();
+    let load = || Module::load_once(&gpu, &KernelSource::new("waits.cu", "never compiled")).unwrap_err();
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(&load);
+        until("the compiler", || runs.exists());
+        let said = in_fork(LIMIT, || load().to_string());
+        fs::remove_file(&runs).unwrap();
+        assert!(said.contains("fork of process"), "{said}");
+        assert!(matches!(loads.join().unwrap(), Error::NoCompiler { .. }));
+    });
 }
 
 fn a_child_may_be_the_first_to_open_a_device() {

@@ -133,11 +133,12 @@ impl<D: Api> Stream<D> {
         Ok(Self::new(device, Handle(raw), false))
     }
 
-    /// The stream behind the trait, unless it is one of another platform.
+    /// Returns the stream behind the trait, for a launch by the calling thread: an error for a stream of another platform, and
+    /// for another thread's per-thread stream, whose handle means the calling thread's own to the driver.
     pub(crate) fn of(stream: &dyn StreamBackend) -> Result<&Self> {
-        (stream as &dyn Any)
-            .downcast_ref()
-            .ok_or_else(|| Error::invalid("the stream is one of another platform"))
+        let of_another = || Error::invalid("the stream is one of another platform");
+        let stream: &Self = (stream as &dyn Any).downcast_ref().ok_or_else(of_another)?;
+        stream.check_thread().map(|()| stream)
     }
 
     pub(crate) fn handle(&self) -> *mut D::Stream {

@@ -62,7 +62,7 @@ impl Launch {
     /// Runs all blocks and returns when they are done. Their threads start after all earlier work of the calling thread,
     /// and end before its later work.
     pub(super) fn run(&self, order: &Order) -> Result<()> {
-        let races = order.launches(&self.kernel().name, self.config);
+        let races = order.launches(&self.kernel().name, self.config)?;
         let result = self.run_blocks(races.as_ref());
         if let Some(races) = &races {
             order.launch_ended(races);

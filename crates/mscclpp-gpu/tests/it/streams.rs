@@ -235,7 +235,18 @@ fn the_per_thread_stream_is_one_of_each_thread() {
         let work = || {
             let theirs = of_this_thread();
             assert!(!theirs.is(&own));
-            let refused = [own.synchronize(), own.query().map(drop), own.is_capturing().map(drop)];
+            let graph = {
+                let captures = gpu.stream().unwrap();
+                captures.begin_capture().unwrap();
+                captures.end_capture().unwrap()
+            };
+            let refused = [
+                own.synchronize(),
+                own.query().map(drop),
+                own.is_capturing().map(drop),
+                // SAFETY: an empty graph.
+                unsafe { graph.launch(&own) },
+            ];
             for refused in refused {
                 let error = refused.expect_err("it is another thread's").to_string();
                 assert!(error.contains("per-thread stream of ThreadId("), "{error}");

@@ -211,7 +211,7 @@ pub(crate) fn run(source: &KernelSource<'_>, kernel: &str, launches: usize) -> (
 pub(crate) fn message(result: Result<(), Error>) -> Option<String> {
     match result {
         Ok(()) => None,
-        Err(Error::KernelFailed { message, .. }) => Some(message),
+        Err(Error::KernelFailed { message, .. } | Error::Race { message, .. }) => Some(message),
         Err(other) => panic!("{other}"),
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct CallContext {
 }
 
 pub(super) static RUNTIME: Runtime =
-    Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap, races: Some(&CALLS) };
+    Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap, races: &CALLS };
 
 /// Returns the context of the calling thread.
 ///

@@ -168,10 +168,18 @@ impl Order {
     }
 
     /// A launch begins in the stream.
-    pub(in super::super) fn launches(&self, kernel: &str, config: LaunchConfig) -> Option<Arc<Launch>> {
-        let mut state = self.0.as_ref()?.lock();
+    ///
+    /// # Errors
+    /// The error of [`Launch::begin`].
+    pub(in super::super) fn launches(
+        &self,
+        kernel: &str,
+        config: LaunchConfig,
+    ) -> Result<Option<Arc<Launch>>> {
+        let Some(state) = &self.0 else { return Ok(None) };
+        let mut state = state.lock();
         state.sequence += 1;
-        Some(Launch::begin(kernel, config, (state.stream, state.sequence), Arc::clone(&state.clock)))
+        Launch::begin(kernel, config, (state.stream, state.sequence), Arc::clone(&state.clock)).map(Some)
     }
 
     /// The launch that began last has ended: what comes next knows what its threads have learned.
@@ -313,8 +321,5 @@ fn failed(site: HostSite, found: &[Found]) -> Result<()> {
     if problems.is_empty() {
         return Ok(());
     }
-    Err(Error::KernelFailed {
-        kernel: site.text().to_owned(),
-        message: schedule::with_seed(problems.join("\n")),
-    })
+    Err(Error::Race { operation: site.text(), message: schedule::with_seed(problems.join("\n")) })
 }

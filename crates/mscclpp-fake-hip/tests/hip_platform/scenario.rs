@@ -67,7 +67,7 @@ pub(crate) fn open() -> Result<[Gpu; 2]> {
 /// Returns the objects that exist when everything was dropped: each device has a stream of its own.
 pub(crate) fn at_the_end(devices: &[Gpu]) -> Existing {
     // The module is the one that was loaded last.
-    Existing { streams: devices.len() as u64, modules: 1, ..Existing::default() }
+    Existing::default().with(devices.len() as u64, "hipStreamDestroy").with(1, "hipModuleUnload")
 }
 
 pub(crate) fn run(devices: &[Gpu; 2], theirs: &Exporter) -> Result<()> {

@@ -68,7 +68,6 @@ mod object;
 mod param;
 mod parameter_names;
 mod platform;
-mod platforms;
 mod probe;
 mod properties;
 mod ptx;

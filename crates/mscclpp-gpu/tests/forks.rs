@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use mscclpp_gpu::{Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Result};
-use mscclpp_test_support::{in_fork, until};
+use mscclpp_test_support::{in_fork, trials, until};
 
 /// The longest time of a child: more than any trial takes, and short enough to wait for one that hangs.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -23,20 +23,12 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The trials run on this thread.
     arguments.test_threads = Some(1);
-    let trials = vec![
-        Trial::test("every_use_in_a_child_names_the_fork", || of(every_use_in_a_child_names_the_fork)),
-        Trial::test("a_child_leaves_its_parents_devices_alone", || {
-            of(a_child_leaves_its_parents_devices_alone)
-        }),
-        Trial::test("a_child_that_touches_shared_memory_ends_and_says_why", || {
-            of(a_child_that_touches_shared_memory_ends_and_says_why)
-        }),
-        Trial::test("a_child_does_not_wait_for_a_compiler_of_its_parent", || {
-            of(a_child_does_not_wait_for_a_compiler_of_its_parent)
-        }),
-        Trial::test("a_child_may_be_the_first_to_open_a_device", || {
-            of(a_child_may_be_the_first_to_open_a_device)
-        }),
+    let trials = trials![by of:
+        every_use_in_a_child_names_the_fork,
+        a_child_leaves_its_parents_devices_alone,
+        a_child_that_touches_shared_memory_ends_and_says_why,
+        a_child_does_not_wait_for_a_compiler_of_its_parent,
+        a_child_may_be_the_first_to_open_a_device,
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -196,7 +188,7 @@ fn a_child_does_not_wait_for_a_compiler_of_its_parent() {
     let gpu = Platform::Sim.gpu(0).unwrap();
     let load = || Module::load_once(&gpu, &KernelSource::new("waits.cu", "never compiled")).unwrap_err();
     std::thread::scope(|scope| {
-        let loads = scope.spawn(&load);
+        let loads = scope.spawn(load);
         until("the compiler", || runs.exists());
         let said = in_fork(LIMIT, || load().to_string());
         fs::remove_file(&runs).unwrap();

@@ -34,7 +34,7 @@ use std::ffi::c_void;
 use crate::{Result, backend::EventBackend};
 use captures::CaptureId;
 
-/// A stream, as far as its bookkeeping needs the driver.
+/// The functions of a driver's stream that the bookkeeping of its launches needs.
 pub(crate) trait DriverStream: Sized + 'static {
     type Event: EventBackend;
     /// The driver's handle of a graph.

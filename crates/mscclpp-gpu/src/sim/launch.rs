@@ -137,13 +137,10 @@ impl Launch {
             arguments: &arguments,
             config: self.config,
             index: [index % x, index / x % y, index / x / y].map(|i| i as u32),
-            module_range: &|address, is_store| {
-                self.library.range(address, is_store, self.config.shared_bytes)
-            },
+            library: &self.library,
             races,
             schedule,
-            shared_variables: &|| self.library.shared_variables(self.config.shared_bytes),
-            is_over: &|| failure.get().is_some(),
+            failure,
         };
         // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.
         unsafe { block::run(&work, turns.map(|turns| turns.block(index))) }

@@ -116,11 +116,6 @@ impl Launch {
         self.running.end();
         Arc::clone(&self.end.lock())
     }
-
-    /// One of its threads has found a race.
-    pub(super) fn found(&self, found: Found) {
-        self.found.lock().push(found);
-    }
 }
 
 /// Returns all launches.

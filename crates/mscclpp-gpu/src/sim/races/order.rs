@@ -247,6 +247,9 @@ fn how(at: DevicePtr, bytes: u64, is_write: bool) -> How {
 
 /// A transport writes a word behind its data, with release.
 pub(crate) fn transport_publishes(dst: DevicePtr, value: u64, write: impl FnOnce()) {
+    if !is_on() {
+        return write();
+    }
     let mut host = HOST.lock();
     let clock = host.release();
     let record = host.record(HostSite::Transport, How::strong(true, Scope::System));
@@ -309,7 +312,7 @@ fn range(at: DevicePtr, bytes: u64, record: Record, clock: &Clock) -> Vec<Found>
             // One of each place is enough.
             if !found.iter().any(|there| there.earlier.is_some_and(|there| there.site == earlier.site)) {
                 let memory = report::memory(first(at, common));
-                found.push(Found { earlier: Some(earlier), later: record, memory, would: None });
+                found.push(Found { earlier: Some(earlier), later: record, memory, near_miss: None });
             }
         });
     });

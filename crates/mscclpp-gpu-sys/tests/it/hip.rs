@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use cubecl_hip_sys as published;
 use mscclpp_gpu_sys::{
-    self as ours,
+    self as ours, Code,
     hip::{self, Hip, HipResult},
     rtc::{Rtc, RtcResult},
 };

@@ -14,7 +14,7 @@ use super::super::{
     schedule::{Random, Schedule},
     stacks::{Stacks, ThreadStack},
 };
-use crate::{Error, LaunchConfig};
+use crate::LaunchConfig;
 
 /// One block of a launch.
 pub(in super::super) struct Work<'a> {
@@ -29,7 +29,7 @@ pub(in super::super) struct Work<'a> {
     /// The random numbers of the block's schedule, if a seed makes one.
     pub(in super::super) schedule: Option<Random>,
     /// The failure of the launch, also elsewhere: then the block need not wait any more.
-    pub(in super::super) failure: &'a OnceLock<Error>,
+    pub(in super::super) failure: &'a OnceLock<String>,
 }
 
 impl Work<'_> {

@@ -1,8 +1,2 @@
-// For kernels that include CUDA's header of this name.
-
-#ifndef MSCCLPP_SIM_CUDA_RUNTIME_API_H_
-#define MSCCLPP_SIM_CUDA_RUNTIME_API_H_
-
+// For kernels that include CUDA's header of this name. The one below has a guard.
 #include "cuda_runtime.h"
-
-#endif  // MSCCLPP_SIM_CUDA_RUNTIME_API_H_

@@ -1,8 +1,2 @@
-// For kernels that include CUDA's header of this name.
-
-#ifndef MSCCLPP_SIM_VECTOR_FUNCTIONS_H_
-#define MSCCLPP_SIM_VECTOR_FUNCTIONS_H_
-
+// For kernels that include CUDA's header of this name. The one below has a guard.
 #include "mscclpp_sim/vector_types.hpp"
-
-#endif  // MSCCLPP_SIM_VECTOR_FUNCTIONS_H_

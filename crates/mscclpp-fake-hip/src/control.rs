@@ -18,8 +18,6 @@ static FAILURES: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
 
 struct Failure {
     name: String,
-    /// The number of calls that succeed before the failure.
-    calls_before: u64,
     code: u32,
     /// The thread whose calls count; `None` for all threads.
     thread: Option<ThreadId>,
@@ -33,24 +31,20 @@ pub(crate) fn count(name: &'static str) -> Option<u32> {
     let is_meant =
         |planned: &Failure| planned.name == name && planned.thread.is_none_or(|thread| thread == here);
     let index = failures.iter().position(is_meant)?;
-    if failures[index].calls_before > 0 {
-        failures[index].calls_before -= 1;
-        return None;
-    }
     Some(failures.remove(index).code)
 }
 
-/// Makes one call of the entry point `name` fail with `code`, after `calls_before` more calls that succeed. Only
-/// calls of the calling thread count if `here` is true, else those of all threads.
+/// Makes the next call of the entry point `name` fail with `code`: of the calling thread's calls if `here` is true, else of
+/// all threads'.
 ///
 /// # Safety
 /// `name` is NUL-terminated.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fakeHipFail(name: *const c_char, calls_before: u64, code: u32, here: bool) {
+unsafe extern "C" fn fakeHipFail(name: *const c_char, code: u32, here: bool) {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
     let thread = here.then(|| thread::current().id());
-    FAILURES.lock().push(Failure { name, calls_before, code, thread });
+    FAILURES.lock().push(Failure { name, code, thread });
 }
 
 /// Whether a failure that was asked for is still to come.

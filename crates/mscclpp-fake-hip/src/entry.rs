@@ -43,7 +43,7 @@ pub(crate) fn code_of(error: &Error) -> HipResult {
     match error {
         Error::InvalidArgument(_) | Error::OutOfBounds { .. } => HipResult::INVALID_VALUE,
         Error::NoSuchSymbol { .. } => HipResult::NOT_FOUND,
-        Error::KernelFailed { .. } => HipResult::LAUNCH_FAILURE,
+        Error::KernelFailed { .. } | Error::Race { .. } => HipResult::LAUNCH_FAILURE,
         Error::Compile { .. } => HipResult::INVALID_IMAGE,
         Error::NoSuchDevice { .. } => HipResult::INVALID_DEVICE,
         _ => HipResult::UNKNOWN,

@@ -156,15 +156,6 @@ macro_rules! codes {
 
         impl $result {
             $(#[doc = concat!("`", $name_there, "`")] pub const $name: Self = Self($code);)*
-
-            /// The name of the code if this crate knows it. The library is not asked, because it may be missing.
-            #[must_use]
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($code => Some($name_there),)*
-                    _ => None,
-                }
-            }
         }
 
         impl $crate::Code for $result {
@@ -178,7 +169,10 @@ macro_rules! codes {
             }
 
             fn name(self) -> Option<&'static str> {
-                self.name()
+                match self.0 {
+                    $($code => Some($name_there),)*
+                    _ => None,
+                }
             }
         }
     };

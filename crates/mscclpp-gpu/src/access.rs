@@ -104,7 +104,7 @@ pub unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
 /// The same as [`write()`] for 8 bytes; `dst` is 8-byte aligned.
 pub unsafe fn publish(dst: DevicePtr, value: u64) {
     // SAFETY: the caller's promise.
-    races::publish(dst, value, || unsafe { store_behind(dst, value) });
+    races::transport_publishes(dst, value, || unsafe { store_behind(dst, value) });
 }
 
 /// Stores the value of [`publish`], without the race detector.

@@ -117,11 +117,15 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     /// Takes the objects of complete launches that have failed, each once.
     fn take_failed(&self) -> Vec<Owner>;
     /// # Safety
-    /// The contract of [`crate::Stream::copy`]; the same holds for the next two.
+    /// The contract of [`crate::Stream::copy`]; the same holds for the next one.
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()>;
     unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()>;
+    /// Writes a value at a multiple of 8.
+    ///
+    /// # Safety
+    /// The same as for `copy`.
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()>;
-    /// Submits both writes at once. Returns false, with nothing done, if the platform cannot.
+    /// Writes both values, at multiples of 8, at once. Returns false, with nothing done, if the platform cannot.
     ///
     /// # Safety
     /// The same as for `copy`.
@@ -131,7 +135,9 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()>;
     fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()>;
     /// Whether others made the stream.
-    fn is_foreign(&self) -> bool;
+    fn is_foreign(&self) -> bool {
+        false
+    }
     fn is_being_captured(&self) -> Result<bool>;
     fn capture_id(&self) -> Result<Option<u64>>;
     fn begin_capture(&self) -> Result<()>;

@@ -114,9 +114,7 @@ pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
 pub(crate) fn beforehand(source: &KernelSource<'_>, capability: u32) -> Entry {
     let kind = format!("ptx beforehand {capability}");
     let mut parts = vec![kind.as_str(), source.cuda()];
-    for (name, text) in headers(source) {
-        parts.extend([name, text]);
-    }
+    parts.extend(headers(source).into_iter().flat_map(<[&str; 2]>::from));
     Entry::new(source.name(), "ptx", &parts)
 }
 

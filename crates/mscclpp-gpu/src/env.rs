@@ -17,22 +17,12 @@ pub(crate) fn sim_devices() -> Result<usize> {
 
 /// `MSCCLPP_SIM_PEER_ACCESS`: whether simulated devices reach each other's memory, `all` (default) or `none`.
 pub(crate) fn sim_peer_access() -> Result<bool> {
-    let access = |value: &str| match value {
-        "all" => Some(true),
-        "none" => Some(false),
-        _ => None,
-    };
-    Ok(parsed("MSCCLPP_SIM_PEER_ACCESS", access, "all or none")?.unwrap_or(true))
+    Ok(switch("MSCCLPP_SIM_PEER_ACCESS", ["none", "all"], "all or none")?.unwrap_or(true))
 }
 
 /// `MSCCLPP_SIM_RACES`: whether races of kernels are looked for on simulated devices, `1` or `0` (default).
 pub(crate) fn sim_races() -> Result<bool> {
-    let on = |value: &str| match value {
-        "1" => Some(true),
-        "0" => Some(false),
-        _ => None,
-    };
-    Ok(parsed("MSCCLPP_SIM_RACES", on, "1 or 0")?.unwrap_or(false))
+    Ok(switch("MSCCLPP_SIM_RACES", ["0", "1"], "1 or 0")?.unwrap_or(false))
 }
 
 /// `MSCCLPP_SIM_SCHEDULE`: the seed by which simulated devices schedule the threads of kernels; unset or empty means the
@@ -68,6 +58,12 @@ pub(crate) fn nvrtc_library() -> Option<PathBuf> {
 pub(crate) fn cuda_toolkits() -> Vec<PathBuf> {
     let set = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(read);
     set.map(Into::into).chain(["/usr/local/cuda".into()]).collect()
+}
+
+/// Returns whether the variable, if it is set, has the second of the `words`.
+fn switch(variable: &'static str, words: [&str; 2], allowed: &'static str) -> Result<Option<bool>> {
+    let which = words.map(|word| move |value: &str| value == word);
+    parsed(variable, |value| which.iter().position(|is| is(value)).map(|which| which == 1), allowed)
 }
 
 /// Returns the variable's value, if it is set, as `parse` understands it.

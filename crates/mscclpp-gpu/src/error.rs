@@ -143,6 +143,14 @@ pub enum Error {
         /// The kernel's message.
         message: String,
     },
+    /// An access of the host or of a stream to memory of a simulated device is in a data race (`MSCCLPP_SIM_RACES=1`).
+    #[error("{operation}: {message}")]
+    Race {
+        /// The call.
+        operation: &'static str,
+        /// The report of the race.
+        message: String,
+    },
     /// A wait of a kernel ended without its signal, through an object that its launch was given. The object's own error
     /// is in it, such as that the peer was lost. The work itself is complete.
     ///

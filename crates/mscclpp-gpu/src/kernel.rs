@@ -65,18 +65,12 @@ impl Module {
     /// # Errors
     /// Those of [`Self::load`].
     pub fn load_once(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
-        /// The identity of a module. A module of the process that this one was forked from cannot be used, so the
-        /// process's number is part of it.
-        type Key = (u32, Platform, usize, String, Arc<str>);
+        type Key = (Platform, usize, String, Arc<str>);
         type Entry = Arc<Mutex<Option<Module>>>;
         static LOADED: Mutex<Vec<(Key, Entry)>> = Mutex::new(Vec::new());
-        let key = (
-            std::process::id(),
-            gpu.platform(),
-            gpu.id(),
-            source.name().to_owned(),
-            Arc::from(source.cuda()),
-        );
+        // A forked child ends here: a thread that it does not have may hold the locks.
+        gpu.backend()?;
+        let key = (gpu.platform(), gpu.id(), source.name().to_owned(), Arc::from(source.cuda()));
         let entry = {
             let mut loaded = LOADED.lock();
             let found = loaded.iter().find(|(of, _)| *of == key).map(|(_, entry)| Arc::clone(entry));

@@ -28,7 +28,7 @@
 //!
 //! # Environment
 //! This crate reads `MSCCLPP_PLATFORM`, `MSCCLPP_SIM_DEVICES`, `MSCCLPP_SIM_PEER_ACCESS`, `MSCCLPP_SIM_RACES`,
-//! `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and `MSCCLPP_NVRTC_SO`. The book's page "Environment variables"
+//! `MSCCLPP_SIM_SCHEDULE`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and `MSCCLPP_NVRTC_SO`. The book's page "Environment variables"
 //! (`docs/src/environment.md`) says what they mean. A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
 /// The program in the package's README compiles.
@@ -68,7 +68,6 @@ mod object;
 mod param;
 mod parameter_names;
 mod platform;
-mod platforms;
 mod probe;
 mod properties;
 mod ptx;

@@ -1,5 +1,7 @@
 //! Device memory that a program no longer needs while its kernels still use it.
 
+use std::mem;
+
 use parking_lot::Mutex;
 
 use crate::{DeviceBuffer, Gpu, fork::Origin};
@@ -39,15 +41,15 @@ impl RetiredBuffers {
     /// Drops the buffers on whose devices the default stream has no work left. During a capture, in which the default
     /// stream cannot be queried, they stay. A forked child does not touch the buffers that its parent retired.
     pub fn free(&self) {
-        let free: Vec<_> = {
-            let mut retired = self.0.lock();
-            retired.extract_if(.., |(origin, buffer)| origin.is_here() && !is_busy(buffer.gpu())).collect()
-        };
-        // The lock is released, because freeing may take its time.
+        // The lock is not held: a query may drop what launches needed, which may retire a buffer, and freeing takes its time.
+        let retired = mem::take(&mut *self.0.lock());
+        let is_kept = |(origin, buffer): &(Origin, DeviceBuffer)| !origin.is_here() || is_busy(buffer.gpu());
+        let (kept, free): (Vec<_>, Vec<_>) = retired.into_iter().partition(is_kept);
+        self.0.lock().extend(kept);
         drop(free);
     }
 
-    /// Whether no buffer waits to be freed.
+    /// Whether no buffer waits to be freed, apart from those that another thread frees now.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()

@@ -173,6 +173,7 @@ impl Stream {
     /// # Errors
     /// [`Error::Driver`].
     pub unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
+        is_word(dst)?;
         // SAFETY: the caller's promise.
         unsafe { self.backend()?.write_u64(dst, value) }
     }
@@ -186,6 +187,7 @@ impl Stream {
     /// # Errors
     /// As for [`Stream::write_u64`]; in that case the first value may have been submitted.
     pub unsafe fn write_two_u64(&self, values: [(DevicePtr, u64); 2]) -> Result<()> {
+        values.iter().try_for_each(|(dst, _)| is_word(*dst))?;
         // SAFETY: the caller's promise.
         unsafe {
             if !self.backend()?.write_two_at_once(values)? {
@@ -253,6 +255,13 @@ impl Stream {
         let done = done?;
         ordered?;
         Ok(done)
+    }
+}
+
+fn is_word(dst: DevicePtr) -> Result<()> {
+    match dst.0.is_multiple_of(8) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("write_u64: {dst:?} is no multiple of 8"))),
     }
 }
 

@@ -5,14 +5,16 @@
 mod device;
 
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use mscclpp_gpu::{Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Result};
-use mscclpp_test_support::in_fork;
+use mscclpp_test_support::{in_fork, trials, until};
 
 /// The longest time of a child: more than any trial takes, and short enough to wait for one that hangs.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -21,17 +23,12 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The trials run on this thread.
     arguments.test_threads = Some(1);
-    let trials = vec![
-        Trial::test("every_use_in_a_child_names_the_fork", || of(every_use_in_a_child_names_the_fork)),
-        Trial::test("a_child_leaves_its_parents_devices_alone", || {
-            of(a_child_leaves_its_parents_devices_alone)
-        }),
-        Trial::test("a_child_that_touches_shared_memory_ends_and_says_why", || {
-            of(a_child_that_touches_shared_memory_ends_and_says_why)
-        }),
-        Trial::test("a_child_may_be_the_first_to_open_a_device", || {
-            of(a_child_may_be_the_first_to_open_a_device)
-        }),
+    let trials = trials![by of:
+        every_use_in_a_child_names_the_fork,
+        a_child_leaves_its_parents_devices_alone,
+        a_child_that_touches_shared_memory_ends_and_says_why,
+        a_child_does_not_wait_for_a_compiler_of_its_parent,
+        a_child_may_be_the_first_to_open_a_device,
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -176,6 +173,28 @@ fn a_child_that_touches_shared_memory_ends_and_says_why() {
     let mut value = [0];
     buffer.read_params(0, &mut value).unwrap();
     assert_eq!(value, [0], "the child wrote into its parent's memory");
+}
+
+/// A thread that loads a module holds a lock while the compiler runs; here until a file is gone.
+fn a_child_does_not_wait_for_a_compiler_of_its_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let [compiler, runs] = ["c++", "runs"].map(|name| folder.path().join(name));
+    let script =
+        format!("#!/bin/sh\n: > {0}\nwhile [ -e {0} ]; do sleep 0.05; done\nexit 1\n", runs.display());
+    fs::write(&compiler, script).unwrap();
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o700)).unwrap();
+    // SAFETY: this process has no other thread yet.
+    unsafe { std::env::set_var("MSCCLPP_CXX", &compiler) };
+    let gpu = Platform::Sim.gpu(0).unwrap();
+    let load = || Module::load_once(&gpu, &KernelSource::new("waits.cu", "never compiled")).unwrap_err();
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(load);
+        until("the compiler", || runs.exists());
+        let said = in_fork(LIMIT, || load().to_string());
+        fs::remove_file(&runs).unwrap();
+        assert!(said.contains("fork of process"), "{said}");
+        assert!(matches!(loads.join().unwrap(), Error::NoCompiler { .. }));
+    });
 }
 
 fn a_child_may_be_the_first_to_open_a_device() {

@@ -1,5 +1,5 @@
-//! Trials that not every machine allows: there they are reported as ignored, with the reason. Those that need devices have a
-//! time limit.
+//! Trials, and those that not every machine allows: there they are reported as ignored, with the reason. Those that need devices
+//! have a time limit.
 
 use std::{thread, time::Duration};
 
@@ -9,6 +9,17 @@ use crate::wait::within;
 
 /// The time limit of a trial, much longer than any of them takes.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// Makes trials, each called as its function. After `by RUN:`, each function is run by `RUN`.
+#[macro_export]
+macro_rules! trials {
+    (by $run:ident: $($test:ident),* $(,)?) => {
+        vec![$(libtest_mimic::Trial::test(stringify!($test), || $run($test))),*]
+    };
+    ($($test:ident),* $(,)?) => {
+        vec![$(libtest_mimic::Trial::test(stringify!($test), $test)),*]
+    };
+}
 
 /// Makes a trial of `test`, which needs `count` of what `kind` says, of which `there` are there. It runs on a thread of its own.
 pub fn trial_that_needs(

@@ -275,6 +275,7 @@ fn gpu_kind(error: &mscclpp_gpu::Error) -> ErrorKind {
         | E::NoSuchSymbol { .. }
         | E::Compile { .. }
         | E::KernelFailed { .. }
+        | E::Race { .. }
         | E::Environment { .. } => ErrorKind::InvalidUsage,
         _ => ErrorKind::Internal,
     }

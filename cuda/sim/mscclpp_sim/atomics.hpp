@@ -117,17 +117,20 @@ inline unsigned int decrement(unsigned int* address, unsigned int last, Scope sc
 
 }  // namespace mscclpp_sim
 
-// Defines NAME for a type, in the scopes of the device, a block and the system.
-#define MSCCLPP_SIM_ATOMIC(NAME, TYPE, FUNCTION)                                                        \
-  inline TYPE NAME(TYPE* address, TYPE value) {                                                          \
-    return mscclpp_sim::FUNCTION(address, value, mscclpp_sim::Scope::Device);                          \
-  }                                                                                                      \
-  inline TYPE NAME##_block(TYPE* address, TYPE value) {                                                  \
-    return mscclpp_sim::FUNCTION(address, value, mscclpp_sim::Scope::Block);                           \
-  }                                                                                                      \
-  inline TYPE NAME##_system(TYPE* address, TYPE value) {                                                 \
-    return mscclpp_sim::FUNCTION(address, value, mscclpp_sim::Scope::System);                          \
+// Defines NAME for a type, in the scopes of the device, a block and the system: by `DEFINE`, one of the two below.
+#define MSCCLPP_SIM_IN_SCOPES(DEFINE, NAME, TYPE, FUNCTION) \
+  DEFINE(NAME, TYPE, FUNCTION, Device)                      \
+  DEFINE(NAME##_block, TYPE, FUNCTION, Block)               \
+  DEFINE(NAME##_system, TYPE, FUNCTION, System)
+#define MSCCLPP_SIM_UPDATE_IN(NAME, TYPE, FUNCTION, SCOPE)                   \
+  inline TYPE NAME(TYPE* address, TYPE value) {                              \
+    return mscclpp_sim::FUNCTION(address, value, mscclpp_sim::Scope::SCOPE); \
   }
+#define MSCCLPP_SIM_CAS_IN(NAME, TYPE, FUNCTION, SCOPE)                                  \
+  inline TYPE NAME(TYPE* address, TYPE expected, TYPE desired) {                         \
+    return mscclpp_sim::FUNCTION(address, expected, desired, mscclpp_sim::Scope::SCOPE); \
+  }
+#define MSCCLPP_SIM_ATOMIC(NAME, TYPE, FUNCTION) MSCCLPP_SIM_IN_SCOPES(MSCCLPP_SIM_UPDATE_IN, NAME, TYPE, FUNCTION)
 #define MSCCLPP_SIM_ATOMIC_INTEGERS(NAME, FUNCTION) \
   MSCCLPP_SIM_ATOMIC(NAME, int, FUNCTION)           \
   MSCCLPP_SIM_ATOMIC(NAME, unsigned int, FUNCTION)  \
@@ -152,20 +155,9 @@ MSCCLPP_SIM_ATOMIC(atomicDec, unsigned int, decrement)
 
 #undef MSCCLPP_SIM_ATOMIC_INTEGERS
 
-#define MSCCLPP_SIM_ATOMIC_CAS(TYPE)                                                               \
-  inline TYPE atomicCAS(TYPE* address, TYPE expected, TYPE desired) {                               \
-    return mscclpp_sim::compareAndSwap(address, expected, desired, mscclpp_sim::Scope::Device);   \
-  }                                                                                                 \
-  inline TYPE atomicCAS_block(TYPE* address, TYPE expected, TYPE desired) {                         \
-    return mscclpp_sim::compareAndSwap(address, expected, desired, mscclpp_sim::Scope::Block);    \
-  }                                                                                                 \
-  inline TYPE atomicCAS_system(TYPE* address, TYPE expected, TYPE desired) {                        \
-    return mscclpp_sim::compareAndSwap(address, expected, desired, mscclpp_sim::Scope::System);   \
-  }
-MSCCLPP_SIM_ATOMIC_CAS(int)
-MSCCLPP_SIM_ATOMIC_CAS(unsigned int)
-MSCCLPP_SIM_ATOMIC_CAS(unsigned long long)
-MSCCLPP_SIM_ATOMIC_CAS(unsigned short)
-#undef MSCCLPP_SIM_ATOMIC_CAS
+MSCCLPP_SIM_IN_SCOPES(MSCCLPP_SIM_CAS_IN, atomicCAS, int, compareAndSwap)
+MSCCLPP_SIM_IN_SCOPES(MSCCLPP_SIM_CAS_IN, atomicCAS, unsigned int, compareAndSwap)
+MSCCLPP_SIM_IN_SCOPES(MSCCLPP_SIM_CAS_IN, atomicCAS, unsigned long long, compareAndSwap)
+MSCCLPP_SIM_IN_SCOPES(MSCCLPP_SIM_CAS_IN, atomicCAS, unsigned short, compareAndSwap)
 
 #endif  // MSCCLPP_SIM_ATOMICS_HPP_

@@ -65,27 +65,17 @@ T atomic(uintptr_t place, Operation operation, const volatile T* address, T valu
 
 // ---- reads and writes
 
-#define MSCCLPP_SIM_ACCESSES(BYTES)                                                                               \
-  MSCCLPP_SIM_HOOK void __tsan_read##BYTES(void* address) { access(MSCCLPP_SIM_PLACE, address, BYTES, 0); }          \
-  MSCCLPP_SIM_HOOK void __tsan_write##BYTES(void* address) { access(MSCCLPP_SIM_PLACE, address, BYTES, 1); }         \
-  MSCCLPP_SIM_HOOK void __tsan_unaligned_read##BYTES(void* address) {                                              \
-    access(MSCCLPP_SIM_PLACE, address, BYTES, 0);                                                                  \
-  }                                                                                                                \
-  MSCCLPP_SIM_HOOK void __tsan_unaligned_write##BYTES(void* address) {                                             \
-    access(MSCCLPP_SIM_PLACE, address, BYTES, 1);                                                                  \
-  }                                                                                                                \
-  MSCCLPP_SIM_HOOK void __tsan_volatile_read##BYTES(void* address) {                                               \
-    access(MSCCLPP_SIM_PLACE, address, BYTES, 2);                                                                  \
-  }                                                                                                                \
-  MSCCLPP_SIM_HOOK void __tsan_volatile_write##BYTES(void* address) {                                              \
-    access(MSCCLPP_SIM_PLACE, address, BYTES, 3);                                                                  \
-  }                                                                                                                \
-  MSCCLPP_SIM_HOOK void __tsan_unaligned_volatile_read##BYTES(void* address) {                                     \
-    access(MSCCLPP_SIM_PLACE, address, BYTES, 2);                                                                  \
-  }                                                                                                                \
-  MSCCLPP_SIM_HOOK void __tsan_unaligned_volatile_write##BYTES(void* address) {                                    \
-    access(MSCCLPP_SIM_PLACE, address, BYTES, 3);                                                                  \
-  }
+#define MSCCLPP_SIM_ACCESS(NAME, BYTES, KIND) \
+  MSCCLPP_SIM_HOOK void __tsan_##NAME##BYTES(void* address) { access(MSCCLPP_SIM_PLACE, address, BYTES, KIND); }
+#define MSCCLPP_SIM_ACCESSES(BYTES)                     \
+  MSCCLPP_SIM_ACCESS(read, BYTES, 0)                    \
+  MSCCLPP_SIM_ACCESS(write, BYTES, 1)                   \
+  MSCCLPP_SIM_ACCESS(unaligned_read, BYTES, 0)          \
+  MSCCLPP_SIM_ACCESS(unaligned_write, BYTES, 1)         \
+  MSCCLPP_SIM_ACCESS(volatile_read, BYTES, 2)           \
+  MSCCLPP_SIM_ACCESS(volatile_write, BYTES, 3)          \
+  MSCCLPP_SIM_ACCESS(unaligned_volatile_read, BYTES, 2) \
+  MSCCLPP_SIM_ACCESS(unaligned_volatile_write, BYTES, 3)
 MSCCLPP_SIM_ACCESSES(1)
 MSCCLPP_SIM_ACCESSES(2)
 MSCCLPP_SIM_ACCESSES(4)
@@ -103,9 +93,9 @@ MSCCLPP_SIM_HOOK void __tsan_vptr_update(void* address, void*) { access(MSCCLPP_
 
 // ---- copies that the compiler leaves to the C library
 
-MSCCLPP_SIM_HOOK void* memmove(void* to, const void* from, size_t bytes) {
-  access(MSCCLPP_SIM_PLACE, from, bytes, 0);
-  access(MSCCLPP_SIM_PLACE, to, bytes, 1);
+static void* copy(uintptr_t place, void* to, const void* from, size_t bytes) {
+  access(place, from, bytes, 0);
+  access(place, to, bytes, 1);
   volatile char* const target = static_cast<char*>(to);
   const volatile char* const source = static_cast<const char*>(from);
   if (target < source) {
@@ -115,13 +105,11 @@ MSCCLPP_SIM_HOOK void* memmove(void* to, const void* from, size_t bytes) {
   }
   return to;
 }
+MSCCLPP_SIM_HOOK void* memmove(void* to, const void* from, size_t bytes) {
+  return copy(MSCCLPP_SIM_PLACE, to, from, bytes);
+}
 MSCCLPP_SIM_HOOK void* memcpy(void* to, const void* from, size_t bytes) {
-  access(MSCCLPP_SIM_PLACE, from, bytes, 0);
-  access(MSCCLPP_SIM_PLACE, to, bytes, 1);
-  volatile char* const target = static_cast<char*>(to);
-  const volatile char* const source = static_cast<const char*>(from);
-  for (size_t i = 0; i < bytes; ++i) target[i] = source[i];
-  return to;
+  return copy(MSCCLPP_SIM_PLACE, to, from, bytes);
 }
 MSCCLPP_SIM_HOOK void* memset(void* to, int value, size_t bytes) {
   access(MSCCLPP_SIM_PLACE, to, bytes, 1);

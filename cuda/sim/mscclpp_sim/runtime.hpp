@@ -49,7 +49,6 @@ struct Runtime {
   void (*findRange)(Thread*, uintptr_t address, uint64_t bytes, uint32_t isStore);
   // Fails the kernel.
   void (*trap)(Thread*, const char* message);
-  // Null without the race detector.
   const struct Races* races;
 };
 

@@ -225,8 +225,8 @@ fn fails(entry: &str, when: &str, outcome: &str) {
     // The devices are as good as before. Objects that the failed run left to be destroyed later are gone then, too.
     let devices = scenario::open().expect("devices");
     scenario::run(&devices, &theirs).expect("the scenario after the failure");
-    let left = if outcome == "LeftBehind" { Existing::of_destructor(entry) } else { Existing::default() };
-    fake.await_existing(entry, scenario::at_the_end(&devices).with(left));
+    let expected = scenario::at_the_end(&devices);
+    fake.await_existing(entry, if outcome == "LeftBehind" { expected.with(1, entry) } else { expected });
 }
 
 fn runs_out_of_memory() {
@@ -252,7 +252,7 @@ fn runs_out_of_memory() {
     first.fill(0, LIMIT / 2, 7).expect("the device still works");
     assert_eq!(fake.last_error(), 0);
     drop(first);
-    fake.await_existing("at the end", Existing { streams: 1, ..Existing::default() });
+    fake.await_existing("at the end", Existing::default().with(1, "hipStreamDestroy"));
 }
 
 fn compiles_what_is_wrong() {
@@ -266,7 +266,7 @@ fn compiles_what_is_wrong() {
         let error = Module::load(&gpu, &source).expect_err("it compiles");
         assert!(matches!(&error, Error::System(failure) if failure.operation == entry), "{error:?}");
     }
-    assert_eq!(fake.existing().programs, 0);
+    assert_eq!(fake.existing().of("hiprtcDestroyProgram"), 0);
 }
 
 fn gives_pinned_memory_back() {
@@ -278,14 +278,14 @@ fn gives_pinned_memory_back() {
     };
     fake.fail("hipHostGetDevicePointer", CODE, false);
     fails("hipHostGetDevicePointer");
-    assert_eq!(fake.existing().pinned, 0, "what has no address on the device is freed");
+    assert_eq!(fake.existing().of("hipHostFree"), 0, "what has no address on the device is freed");
     fake.fail("hipHostGetDevicePointer", CODE, false);
     fake.fail("hipHostFree", CODE, false);
     // The first failure is the one that is reported.
     fails("hipHostGetDevicePointer");
-    assert_eq!(fake.existing().pinned, 1);
+    assert_eq!(fake.existing().of("hipHostFree"), 1);
     let one: PinnedBuffer = gpu.allocate_pinned(64).expect("pinned memory");
     drop(one);
     let again: PinnedBuffer = gpu.allocate_pinned(64).expect("pinned memory");
-    assert_eq!((fake.existing().pinned, again.len()), (2, 64), "it is used again");
+    assert_eq!((fake.existing().of("hipHostFree"), again.len()), (2, 64), "it is used again");
 }

@@ -104,7 +104,25 @@ pub(crate) fn launches(fake: &Fake) -> Result<()> {
     drop(kept);
     gpu.synchronize()?;
     assert_eq!(Arc::strong_count(&sentinel), 1);
+    refuses_the_stream_of_another_thread(&gpu, &kernel, &args()?)?;
     records_in_an_event(&gpu, &theirs)
+}
+
+/// Launches on a stream whose handle means to the runtime a stream of the calling thread.
+fn refuses_the_stream_of_another_thread(gpu: &Gpu, kernel: &Kernel, args: &KernelArgs) -> Result<()> {
+    let captures = gpu.stream()?;
+    captures.begin_capture()?;
+    let graph = captures.end_capture()?;
+    // SAFETY: the handle of the thread's own stream.
+    let own = unsafe { Stream::from_raw(gpu, ptr::without_provenance_mut(2))? };
+    // SAFETY: the kernel's arguments, one thread for each word; an empty graph.
+    let launch = || unsafe { [kernel.launch(&own, ONE_EACH, args), graph.launch(&own)] };
+    for refused in std::thread::scope(|scope| scope.spawn(launch).join().expect("no panic")) {
+        let error = refused.expect_err("it is another thread's").to_string();
+        assert!(error.contains("per-thread stream of ThreadId("), "{error}");
+    }
+    launch().into_iter().collect::<Result<()>>()?;
+    own.synchronize()
 }
 
 /// Records in an event that another library made, which must still be there to be destroyed.

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use mscclpp_gpu::{
-    Error, ExportHandle, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, PinnedBuffer, Platform, Result,
-    Stream,
+    DeviceBuffer, Error, ExportHandle, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, PinnedBuffer,
+    Platform, Result, RetiredBuffers, Stream,
 };
 use mscclpp_test_support::{
     Child,
@@ -67,7 +67,7 @@ pub(crate) fn open() -> Result<[Gpu; 2]> {
 /// Returns the objects that exist when everything was dropped: each device has a stream of its own.
 pub(crate) fn at_the_end(devices: &[Gpu]) -> Existing {
     // The module is the one that was loaded last.
-    Existing { streams: devices.len() as u64, modules: 1, ..Existing::default() }
+    Existing::default().with(devices.len() as u64, "hipStreamDestroy").with(1, "hipModuleUnload")
 }
 
 pub(crate) fn run(devices: &[Gpu; 2], theirs: &Exporter) -> Result<()> {
@@ -218,5 +218,23 @@ pub(crate) fn lets_go_of_what_was_launched() -> Result<()> {
     gpu.synchronize()?;
     gpu.default_stream()?.synchronize()?;
     assert_eq!(kept(), 0, "what a stream left behind");
+
+    /// A buffer that is retired when no launch needs it any more.
+    struct RetireOnDrop(DeviceBuffer);
+    static RETIRED: RetiredBuffers = RetiredBuffers::new();
+    impl Drop for RetireOnDrop {
+        fn drop(&mut self) {
+            RETIRED.retire(self.0.clone());
+        }
+    }
+    RETIRED.retire(gpu.allocate(8)?);
+    let args = KernelArgs::new().with(&words).with(1u64).keeping(RetireOnDrop(gpu.allocate(8)?));
+    // SAFETY: the kernel's arguments, one thread for each word.
+    unsafe { kernel.launch(&gpu.default_stream()?, LaunchConfig::linear((WORDS / 64) as u32, 64), &args)? };
+    drop(args);
+    until("the buffer of a launch, which the first look retires", || {
+        RETIRED.free();
+        RETIRED.is_empty()
+    });
     Ok(())
 }

@@ -41,6 +41,7 @@ codes! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Code;
 
     #[test]
     fn known_codes_have_names_and_unknown_ones_are_harmless() {

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use cubecl_hip_sys as published;
 use mscclpp_gpu_sys::{
-    self as ours,
+    self as ours, Code,
     hip::{self, Hip, HipResult},
     rtc::{Rtc, RtcResult},
 };
@@ -35,6 +35,7 @@ fn constants_are_those_of_the_header() {
         hip::ATTRIBUTE_DMA_BUF_SUPPORTED => hipDeviceAttribute_t_hipDeviceAttributeDmaBufSupported,
         hip::P2P_NATIVE_ATOMIC_SUPPORTED => hipDeviceP2PAttr_hipDevP2PAttrNativeAtomicSupported,
         ours::POINTER_MEMORY_TYPE => hipPointer_attribute_HIP_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        ours::POINTER_BUFFER_ID => hipPointer_attribute_HIP_POINTER_ATTRIBUTE_BUFFER_ID,
         ours::POINTER_DEVICE_ORDINAL => hipPointer_attribute_HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
         ours::MEMORY_TYPE_DEVICE => hipMemoryType_hipMemoryTypeDevice,
         hip::DEVICE_MALLOC_FINE_GRAINED => hipDeviceMallocFinegrained,

@@ -118,9 +118,7 @@ fn options(capability: (u32, u32), more: &[&str]) -> Vec<String> {
 fn entry(source: &KernelSource<'_>, options: &[&str], headers: &[(&str, &str)]) -> cache::Entry {
     let mut parts = vec!["NVRTC", source.cuda()];
     parts.extend(options);
-    for (name, header) in headers {
-        parts.extend([name, header]);
-    }
+    parts.extend(headers.iter().copied().flat_map(<[&str; 2]>::from));
     cache::Entry::new(source.name(), "ptx", &parts)
 }
 

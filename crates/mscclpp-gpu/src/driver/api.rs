@@ -60,7 +60,7 @@ pub(crate) trait Api:
 
     /// Returns advice for a result whose text from the driver has none.
     fn hint(code: Self::Code) -> Option<&'static str>;
-    /// Takes the thread's last failed result away, where the driver keeps one. It was an answer, or is told by an error.
+    /// Clears the thread's last failed result, where the driver keeps one: the caller has used it, as an answer or in an error.
     fn forget(&self) {}
 
     /// The driver's handle of device number `id`.
@@ -77,7 +77,7 @@ pub(crate) trait Api:
     /// device is the thread's.
     fn extra(&'static self, device: c_int, properties: &mut GpuProperties) -> Result<Self::Extra>;
 
-    /// Submits a copy. With the name of the function that does it.
+    /// Submits a copy. Returns the name of the driver's function, and its result.
     ///
     /// # Safety
     /// As [`crate::Stream::copy`]; the stream lives.

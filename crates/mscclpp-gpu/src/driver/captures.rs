@@ -67,8 +67,8 @@ impl Captures {
         self.needs.lock().as_mut().and_then(|needs| needs.remove(&id)).unwrap_or_default()
     }
 
-    /// Notes what a launch needs that `stream` was just given, or gives it to a graph of others, if that was captured.
-    /// Whether it was.
+    /// Notes what the launch that `stream` was just given needs, if it was captured; a graph of others is given that. Returns
+    /// whether it was captured.
     pub(crate) fn note(
         &'static self,
         stream: &impl DriverStream,

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::{DriverStream, in_use::LeftBehind};
 use crate::Result;
 
-/// At so many values those that keep nothing and that nobody has are dropped.
+/// The number of values above which those are dropped that keep nothing and that nobody else holds.
 const MANY: usize = 64;
 
 /// The streams that were made here, as long as somebody has them.

@@ -36,13 +36,15 @@ impl<D: Api> Graph<D> {
     ) -> Result<Self> {
         let Entry(name, instantiate) = device.functions().graph_instantiate;
         let Entry(name_of_destroy, destroy) = device.functions().graph_destroy;
-        let _entered = device.context.enter()?;
+        let entered = device.context.enter();
         let mut raw = std::ptr::null_mut();
-        // SAFETY: `raw` is valid for the write; the graph lives.
-        let result = unsafe { instantiate(&raw mut raw, graph, 0) };
+        let instantiated = entered.as_ref().map_err(Clone::clone).and_then(|_entered| {
+            // SAFETY: `raw` is valid for the write; the graph lives.
+            check(device.driver(), unsafe { instantiate(&raw mut raw, graph, 0) }, name)
+        });
         // SAFETY: given away by the caller; an instantiated graph does not need it any more.
         log_failure(device.driver(), unsafe { destroy(graph) }, name_of_destroy);
-        check(device.driver(), result, name)?;
+        instantiated?;
         let Needs { owners, modules } = needs;
         let owners = if owners.is_empty() { owners } else { vec![Arc::new(owners) as Owner] };
         Ok(Self { device, raw: Mutex::new(Handle(raw)), owners, modules })

@@ -20,7 +20,7 @@ use crate::{
     failed::{self, Failed, Untold},
 };
 
-/// After how many launches without a new object the event is looked after.
+/// The number of launches without a new object after which the event is queried.
 const LAUNCHES_PER_LOOK: u64 = 64;
 
 /// Owners, and the launches that need them. It knows no driver.
@@ -39,7 +39,7 @@ struct Kept {
 }
 
 impl Ledger {
-    /// A launch that needs `owners`. Whether one of them is new.
+    /// Adds a launch that needs `owners`. Returns whether one of them is new.
     fn add(&mut self, owners: &[Owner]) -> bool {
         self.launches += 1;
         let known = self.kept.len();
@@ -60,7 +60,7 @@ impl Ledger {
         self.kept.len() > known
     }
 
-    /// Launches up to that number are complete: what none behind it needs.
+    /// Takes the objects that no launch after that number needs. The launches up to it are complete.
     fn take(&mut self, complete: u64) -> Vec<Owner> {
         let done = self.remove(complete);
         done.iter().for_each(|owner| self.failed.note(owner));
@@ -94,7 +94,7 @@ impl<E> Default for InUse<E> {
 }
 
 impl<E: EventBackend> InUse<E> {
-    /// `stream`, whose this is, was given a launch that needs `owners`, which the caller holds meanwhile.
+    /// Notes a launch of `stream`, to which this belongs. It needs `owners`, which the caller holds until this returns.
     pub(crate) fn add(&self, stream: &impl DriverStream<Event = E>, owners: &[Owner]) {
         if owners.is_empty() {
             return;

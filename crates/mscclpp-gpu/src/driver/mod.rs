@@ -3,7 +3,7 @@
 //! know a driver name each other.
 //!
 //! 1. **The calling thread is left as it was.** Each call makes its device the thread's and then restores what the
-//!    thread had ([`context`]).
+//!    thread had ([`context`]); but a thread that had none keeps the device.
 //! 2. **Captures of others are not disturbed.** Calls that are forbidden during a capture run with the thread's capture
 //!    mode relaxed. The library's own work runs on a separate non-blocking stream, which takes part in nobody's
 //!    capture.
@@ -34,7 +34,7 @@ use std::ffi::c_void;
 use crate::{Result, backend::EventBackend};
 use captures::CaptureId;
 
-/// A stream, as far as its bookkeeping needs the driver.
+/// The functions of a driver's stream that the bookkeeping of its launches needs.
 pub(crate) trait DriverStream: Sized + 'static {
     type Event: EventBackend;
     /// The driver's handle of a graph.

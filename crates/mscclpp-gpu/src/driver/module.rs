@@ -188,12 +188,7 @@ impl<D: Api> KernelBackend for Kernel<D> {
             let operation = format!("{call}({config:?}, {} arguments)", args.len());
             return Err(failure(device.driver(), result, operation));
         }
-        if D::LAUNCHES_KEEP_MODULES {
-            let owners: Vec<Owner> = args.owners().iter().chain([&self.owner]).cloned().collect();
-            stream.keep(&owners, &[]);
-        } else {
-            stream.keep(args.owners(), std::slice::from_ref(&self.owner));
-        }
+        stream.keep(args.owners(), std::slice::from_ref(&self.owner));
         Ok(())
     }
 

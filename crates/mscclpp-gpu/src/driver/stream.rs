@@ -133,11 +133,12 @@ impl<D: Api> Stream<D> {
         Ok(Self::new(device, Handle(raw), false))
     }
 
-    /// The stream behind the trait, unless it is one of another platform.
+    /// Returns the stream behind the trait, for a launch by the calling thread: an error for a stream of another platform, and
+    /// for another thread's per-thread stream, whose handle means the calling thread's own to the driver.
     pub(crate) fn of(stream: &dyn StreamBackend) -> Result<&Self> {
-        (stream as &dyn Any)
-            .downcast_ref()
-            .ok_or_else(|| Error::invalid("the stream is one of another platform"))
+        let of_another = || Error::invalid("the stream is one of another platform");
+        let stream: &Self = (stream as &dyn Any).downcast_ref().ok_or_else(of_another)?;
+        stream.check_thread().map(|()| stream)
     }
 
     pub(crate) fn handle(&self) -> *mut D::Stream {
@@ -192,16 +193,12 @@ impl<D: Api> Stream<D> {
     /// Keeps `owners` for the launch that the stream was just given, of a kernel or a graph. A graph of it also needs
     /// `modules`, whose code it runs.
     pub(crate) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
+        if D::LAUNCHES_KEEP_MODULES && !modules.is_empty() {
+            return self.keep(&[owners, modules].concat(), &[]);
+        }
         if !D::process().captures.note(self, &self.given, owners, modules) {
             self.in_use.add(self, owners);
         }
-    }
-}
-
-fn is_word(dst: DevicePtr) -> Result<()> {
-    match dst.0.is_multiple_of(8) {
-        true => Ok(()),
-        false => Err(Error::invalid(format!("write_u64: {dst:?} is no multiple of 8"))),
     }
 }
 
@@ -270,13 +267,11 @@ impl<D: Api> StreamBackend for Stream<D> {
     }
 
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
-        is_word(dst)?;
         // SAFETY: the caller's promise.
         unsafe { D::write_u64(self, dst, value) }
     }
 
     unsafe fn write_two_at_once(&self, values: [(DevicePtr, u64); 2]) -> Result<bool> {
-        values.iter().try_for_each(|(dst, _)| is_word(*dst))?;
         // SAFETY: the caller's promise.
         unsafe { D::write_two_at_once(self, values) }
     }

@@ -120,10 +120,10 @@ impl Drop for Allocation {
 /// Frees device memory on a thread of its own, in the order in which it was dropped.
 #[derive(Default)]
 pub(super) struct Freer {
-    thread: OnceLock<Option<mpsc::Sender<Order>>>,
+    thread: OnceLock<Option<mpsc::Sender<Command>>>,
 }
 
-enum Order {
+enum Command {
     Free(DevicePtr),
     /// A request for an answer when all memory before it is free.
     Answer(mpsc::Sender<()>),
@@ -134,34 +134,34 @@ const CATCH_UP: Duration = Duration::from_secs(10);
 
 impl Freer {
     fn free(&self, device: &'static Device, address: DevicePtr) {
-        let orders = self.thread.get_or_init(|| {
-            let (orders, received) = mpsc::channel();
-            let work = move || received.iter().for_each(|order| carry_out(device, order));
+        let commands = self.thread.get_or_init(|| {
+            let (commands, received) = mpsc::channel();
+            let work = move || received.iter().for_each(|command| carry_out(device, command));
             match thread::Builder::new().name("mscclpp-hip-free".to_owned()).spawn(work) {
-                Ok(_runs_until_the_process_ends) => Some(orders),
+                Ok(_runs_until_the_process_ends) => Some(commands),
                 Err(error) => {
                     tracing::warn!(target: "mscclpp::gpu", %error, "no thread to free device memory");
                     None
                 }
             }
         });
-        if orders.as_ref().is_none_or(|orders| orders.send(Order::Free(address)).is_err()) {
+        if commands.as_ref().is_none_or(|commands| commands.send(Command::Free(address)).is_err()) {
             free_now(device, address);
         }
     }
 
     /// Waits until all dropped memory is free. Returns whether it is, and whether there was any.
     pub(super) fn catch_up(&self) -> bool {
-        let Some(Some(orders)) = self.thread.get() else { return false };
+        let Some(Some(commands)) = self.thread.get() else { return false };
         let (answer, answered) = mpsc::channel();
-        orders.send(Order::Answer(answer)).is_ok() && answered.recv_timeout(CATCH_UP).is_ok()
+        commands.send(Command::Answer(answer)).is_ok() && answered.recv_timeout(CATCH_UP).is_ok()
     }
 }
 
-fn carry_out(device: &'static Device, order: Order) {
-    match order {
-        Order::Free(address) => free_now(device, address),
-        Order::Answer(answer) => {
+fn carry_out(device: &'static Device, command: Command) {
+    match command {
+        Command::Free(address) => free_now(device, address),
+        Command::Answer(answer) => {
             let _whoever_asked_may_be_gone = answer.send(());
         }
     }

@@ -35,8 +35,20 @@ impl Modules<Self> for Hip {
         name: &str,
         binary: &[u8],
     ) -> Result<Arc<dyn ModuleBackend>> {
-        // SAFETY: the caller's promise.
-        Ok(Arc::new(unsafe { load(device, name, binary)? }))
+        let hip = device.driver();
+        let _entered = device.context.enter()?;
+        device.retired_modules.unload(hip);
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is valid for the write; `binary` is a whole code object (the caller's promise), whose size is in it.
+        let result = unsafe { (hip.module_load_data)(&raw mut raw, binary.as_ptr().cast()) };
+        if let HipResult::INVALID_IMAGE | HipResult::NO_BINARY_FOR_GPU | HipResult::INVALID_KERNEL_FILE =
+            result
+        {
+            let log = failure(hip, result, "hipModuleLoadData").to_string();
+            return Err(Error::Compile { name: format!("the code of {name}"), log });
+        }
+        check(hip, result, "hipModuleLoadData")?;
+        Ok(Arc::new(Module { loaded: Arc::new(Loaded::new(device, raw)), kernels: None, variables: None }))
     }
 }
 
@@ -64,32 +76,11 @@ fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> Result<Vec<
     let version = format!("HIP {runtime}");
     let mut parts = vec![version.as_str(), source.cuda()];
     parts.extend(&options);
-    for (name, header) in &headers {
-        parts.extend([name, header]);
-    }
+    parts.extend(headers.iter().copied().flat_map(<[&str; 2]>::from));
     let entry = cache::Entry::new(source.name(), "co", &parts);
     cache::get_or_make(&entry, || {
         let hiprtc = Rtc::hiprtc()
             .map_err(|error| Error::system(format!("loading hiprtc, to compile {}", source.name()), error))?;
         compiler::compile(hiprtc, source.name(), source.cuda(), &headers, &options)
     })
-}
-
-/// Loads a code object of the program `name`.
-///
-/// # Safety
-/// The code object is whole, as a compiler made it.
-unsafe fn load(device: &'static Device, name: &str, code: &[u8]) -> Result<Module<Hip>> {
-    let hip = device.driver();
-    let _entered = device.context.enter()?;
-    device.retired_modules.unload(hip);
-    let mut raw = ptr::null_mut();
-    // SAFETY: `raw` is valid for the write; `code` is a whole code object (the caller's promise), whose size is in it.
-    let result = unsafe { (hip.module_load_data)(&raw mut raw, code.as_ptr().cast()) };
-    if let HipResult::INVALID_IMAGE | HipResult::NO_BINARY_FOR_GPU | HipResult::INVALID_KERNEL_FILE = result {
-        let log = failure(hip, result, "hipModuleLoadData").to_string();
-        return Err(Error::Compile { name: format!("the code of {name}"), log });
-    }
-    check(hip, result, "hipModuleLoadData")?;
-    Ok(Module { loaded: Arc::new(Loaded::new(device, raw)), kernels: None, variables: None })
 }

@@ -17,7 +17,7 @@ pub(super) struct Runtime {
     pub(super) warp_barrier: unsafe extern "C" fn(*mut Thread, u32) -> u32,
     pub(super) find_range: unsafe extern "C" fn(*mut Thread, usize, u64, u32),
     pub(super) trap: unsafe extern "C" fn(*mut Thread, *const c_char),
-    pub(super) races: Option<&'static Races>,
+    pub(super) races: &'static Races,
 }
 
 /// The functions of the library for kernels that are compiled for the race detector.

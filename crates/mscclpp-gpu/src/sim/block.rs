@@ -58,7 +58,8 @@ pub(super) unsafe fn run(work: &Work<'_>, mut turns: Option<Turns>) -> Result<()
         failure: None,
         // SAFETY: the block has not begun, so nobody uses its variables.
         races: work.races.map(|launch| unsafe {
-            Box::new(RacesOfBlock::new(launch, work.index, threads, (work.shared_variables)(), of_races))
+            let shared = work.library.shared_variables(work.config.shared_bytes);
+            Box::new(RacesOfBlock::new(launch, work.index, threads, shared, of_races))
         }),
         schedule: random.map(Schedule::new),
     };
@@ -88,12 +89,12 @@ unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> R
     unsafe {
         let (work, threads) = ((*block).work, (*block).threads.len());
         while (*block).live > 0 {
-            if (work.is_over)() {
+            if work.is_over() {
                 return Ok(());
             }
             if let (Some(turns), Some(schedule), 0) = (&mut turns, &mut (*block).schedule, rounds) {
                 rounds = schedule.rounds();
-                if !turns.take(work.is_over) {
+                if !turns.take(&|| work.is_over()) {
                     return Ok(());
                 }
             }

@@ -97,9 +97,7 @@ fn made_from(source: &KernelSource<'_>) -> String {
     if races::is_on() {
         parts.extend(RACES);
     }
-    for (name, text) in headers(source) {
-        parts.extend([name, text]);
-    }
+    parts.extend(headers(source).flat_map(<[&str; 2]>::from));
     cache::digest(&parts)
 }
 
@@ -240,7 +238,7 @@ fn runtime(
     let c_library = c_library();
     let mut made_from = vec![std::env::consts::ARCH, &c_library, &compiler.version];
     made_from.extend(OPTIONS);
-    headers(source).for_each(|(name, text)| made_from.extend([name, text]));
+    made_from.extend(headers(source).flat_map(<[&str; 2]>::from));
     cache::get_or_make(&cache::Entry::new(part, "o", &made_from), || {
         let file = format!("include/mscclpp_sim/{part}.cpp");
         let compile = ["-I", "include", "-c", &file, "-o", object].map(OsStr::new);

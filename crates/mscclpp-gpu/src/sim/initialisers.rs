@@ -26,7 +26,7 @@ type Symbol<'a, 'b> = ElfSymbol64<'a, 'b, Endianness>;
 /// The text names the function that runs, and the variables for which it runs.
 pub(super) fn refuse(object: &[u8]) -> Result<(), String> {
     let elf = Elf::parse(object).map_err(|error| format!("the compiler's object cannot be read: {error}"))?;
-    if let Some(symbol) = elf.symbols().find(chooses) {
+    if let Some(symbol) = elf.symbols().find(is_ifunc) {
         return Err(format!(
             "{} would run when the module is loaded, to choose between versions of a function (an ifunc, as \
              `target_clones` makes it); write one version",
@@ -81,7 +81,7 @@ pub(super) fn drop_sanitizers(object: &mut [u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn chooses(symbol: &Symbol<'_, '_>) -> bool {
+fn is_ifunc(symbol: &Symbol<'_, '_>) -> bool {
     matches!(symbol.flags(), SymbolFlags::Elf { st_info, .. } if st_info.st_type() == STT_GNU_IFUNC)
 }
 

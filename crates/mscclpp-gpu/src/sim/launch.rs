@@ -62,22 +62,20 @@ impl Launch {
     /// Runs all blocks and returns when they are done. Their threads start after all earlier work of the calling thread,
     /// and end before its later work.
     pub(super) fn run(&self, order: &Order) -> Result<()> {
-        let races = order.launches(&self.kernel().name, self.config);
-        let result = self.run_blocks(races.as_ref());
+        let races = order.launches(&self.kernel().name, self.config)?;
+        let failed = self.run_blocks(races.as_ref()).err();
         if let Some(races) = &races {
             order.launch_ended(races);
         }
-        match races.and_then(|races| races.problem()) {
-            Some(problem) => Err(match result {
-                Err(Error::KernelFailed { message, .. }) => self.failed(format!("{message}\n{problem}")),
-                Err(error) => error,
-                Ok(()) => self.failed(problem),
-            }),
-            None => result,
+        let problems: Vec<_> = failed.into_iter().chain(races.and_then(|races| races.problem())).collect();
+        if problems.is_empty() {
+            return Ok(());
         }
+        let message = schedule::with_seed(problems.join("\n"));
+        Err(Error::KernelFailed { kernel: self.kernel().name.clone(), message })
     }
 
-    fn run_blocks(&self, races: Option<&Arc<LaunchInOrder>>) -> Result<()> {
+    fn run_blocks(&self, races: Option<&Arc<LaunchInOrder>>) -> Result<(), String> {
         let [x, y, z] = self.config.grid.map(u64::from);
         // The product is at most 2^31 * 2^16 * 2^16, by `check`.
         let blocks = x * y * z;
@@ -91,8 +89,8 @@ impl Launch {
                 && let index = next.fetch_add(1, Ordering::Relaxed)
                 && index < blocks
             {
-                if let Err(error) = self.run_block(index, &failure, races, turns.as_ref()) {
-                    let _only_the_first_counts = failure.set(error);
+                if let Err(message) = self.run_block(index, &failure, races, turns.as_ref()) {
+                    let _only_the_first_counts = failure.set(message);
                 }
             }
         };
@@ -108,23 +106,23 @@ impl Launch {
                     });
                 if let Err(e) = started {
                     let _ = all_there.set(false);
-                    return Err(self.failed(format!("no thread for block {n} of {blocks}: {e}")));
+                    return Err(format!("no thread for block {n} of {blocks}: {e}"));
                 }
             }
             let _ = all_there.set(true);
             run_blocks();
             Ok(())
         })?;
-        failure.get().cloned().map_or(Ok(()), Err)
+        failure.into_inner().map_or(Ok(()), Err)
     }
 
     fn run_block(
         &self,
         index: u64,
-        failure: &OnceLock<Error>,
+        failure: &OnceLock<String>,
         races: Option<&Arc<LaunchInOrder>>,
         turns: Option<&turns::OfLaunch>,
-    ) -> Result<()> {
+    ) -> Result<(), String> {
         let [x, y, _] = self.config.grid.map(u64::from);
         let arguments: Vec<*mut c_void> =
             self.args.values().iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
@@ -137,20 +135,12 @@ impl Launch {
             arguments: &arguments,
             config: self.config,
             index: [index % x, index / x % y, index / x / y].map(|i| i as u32),
-            module_range: &|address, is_store| {
-                self.library.range(address, is_store, self.config.shared_bytes)
-            },
+            library: &self.library,
             races,
             schedule,
-            shared_variables: &|| self.library.shared_variables(self.config.shared_bytes),
-            is_over: &|| failure.get().is_some(),
+            failure,
         };
         // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.
         unsafe { block::run(&work, turns.map(|turns| turns.block(index))) }
-            .map_err(|message| self.failed(message))
-    }
-
-    fn failed(&self, message: String) -> Error {
-        Error::KernelFailed { kernel: self.kernel().name.clone(), message: schedule::with_seed(message) }
     }
 }

@@ -14,7 +14,11 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind, read::elf::ElfFile64};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{abi, accessible::AccessibleRange, races, ranges::Whose, rewrite::DYNAMIC_SHARED};
+use super::{
+    abi, races,
+    ranges::{AccessibleRange, Whose},
+    rewrite::DYNAMIC_SHARED,
+};
 use crate::{DevicePtr, Error, KernelParameter, Result};
 
 /// One load of a library, with variables of its own. Unloaded when dropped.

@@ -3,7 +3,10 @@ use std::{ffi::c_void, os::fd::BorrowedFd, ptr};
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::{accessible::AccessibleRange, forked, races, ranges::Whose};
+use super::{
+    forked, races,
+    ranges::{AccessibleRange, Whose},
+};
 use crate::{DevicePtr, Error, ExportHandle, Result, backend::MemoryBackend};
 
 /// A readable and writable mapping with a guard after it, unmapped when dropped.
@@ -107,8 +110,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // This comes first: the address may be given to other code as soon as it is unmapped.
         *self.accessible.get_mut() = None;
-        if races::retire(self.start.addr(), self.reserved) {
-            return;
+        if races::is_on() {
+            return races::retire(self.start.addr()..self.start.addr() + self.reserved);
         }
         // SAFETY: made by `mmap` with this length and unmapped nowhere else. That nobody uses it any more is the
         // promise of everything unsafe that was done with its address.

@@ -16,7 +16,6 @@
 //! 7. A kernel is compiled from its CUDA source (`compiler`), and its threads are coroutines (`block`).
 
 mod abi;
-mod accessible;
 mod block;
 mod compiler;
 mod device;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
     time::Instant,
 };
@@ -127,7 +128,7 @@ pub(super) struct Queue {
 /// The most operations that wait in a stream, those of its graphs counted one by one. Submitting more waits until the first
 /// are complete. A driver's queue has about as much room, so a program that fills the queue of one rank before another rank
 /// has begun hangs here as it does on GPUs.
-const MOST_PENDING: usize = 1024;
+pub(super) const MOST_PENDING: usize = 1024;
 
 #[derive(Default)]
 struct State {
@@ -317,7 +318,7 @@ impl Queue {
             state.waiting -= op.count();
             state.running = Some(op.clone());
             drop(state);
-            let result = match failed {
+            let result = caught(|| match failed {
                 Some(error) => {
                     op.skip(&error);
                     Ok(())
@@ -326,15 +327,18 @@ impl Queue {
                     self.order.join(&point);
                     op.run(&self.order)
                 }
-            };
+            });
             // The objects that both kept alive are released here, before any thread can see that the work is complete.
             state = self.state.lock();
             op.each_owner(&mut |owner| state.failed.note(owner));
             let running = state.running.take();
             drop(state);
-            drop((op, running));
+            let dropped = caught(|| {
+                drop((op, running));
+                Ok(())
+            });
             state = self.state.lock();
-            if let Err(error) = result {
+            if let Err(error) = result.and(dropped) {
                 state.error = Some(error);
             }
             state.completed += 1;
@@ -351,4 +355,11 @@ impl Queue {
         drop(state);
         failed::log_untold(&untold);
     }
+}
+
+/// Returns the result of `step`. A panic in it, of which standard error has the message, is an error of the stream: whoever waits
+/// for the stream would else wait for ever. What a panic leaves half done is not used, as a stream that has failed does no more.
+fn caught(step: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(step))
+        .unwrap_or_else(|_| Err(Error::system("work of a simulated stream", "it panicked")))
 }

@@ -11,6 +11,7 @@ use std::{
 
 use parking_lot::RwLock;
 
+use super::races;
 use crate::{DevicePtr, Error, Result};
 
 static RANGES: RwLock<BTreeMap<usize, Extent>> = RwLock::new(BTreeMap::new());
@@ -37,18 +38,33 @@ pub(super) enum Whose {
     Theirs,
 }
 
-/// Adds memory that no other call has added, and that has `reserved` bytes with its guard.
-pub(super) fn insert(begin: usize, bytes: u64, reserved: u64, whose: Whose) {
-    RANGES.write().insert(begin, Extent { bytes, reserved, whose });
-    CHANGES.fetch_add(1, Ordering::Release);
+/// Memory that kernels may touch until this is dropped. The race detector is told when it comes and when it goes.
+pub(super) struct AccessibleRange {
+    begin: usize,
 }
 
-/// Removes memory, and returns its size, or nothing if there is none.
-pub(super) fn remove(begin: usize) -> Option<u64> {
-    let removed = RANGES.write().remove(&begin);
-    CHANGES.fetch_add(1, Ordering::Release);
-    EPOCH.fetch_add(1, Ordering::Release);
-    removed.map(|extent| extent.bytes)
+impl AccessibleRange {
+    /// Adds memory that no other call has added, and that has `reserved` bytes with its guard.
+    pub(super) fn new(begin: usize, bytes: u64, reserved: u64, whose: Whose) -> Self {
+        if matches!(whose, Whose::Device(_)) {
+            races::allocates(begin);
+        }
+        races::forget(begin, bytes as usize);
+        RANGES.write().insert(begin, Extent { bytes, reserved, whose });
+        CHANGES.fetch_add(1, Ordering::Release);
+        Self { begin }
+    }
+}
+
+impl Drop for AccessibleRange {
+    fn drop(&mut self) {
+        let removed = RANGES.write().remove(&self.begin);
+        CHANGES.fetch_add(1, Ordering::Release);
+        EPOCH.fetch_add(1, Ordering::Release);
+        if let Some(extent) = removed {
+            races::forget(self.begin, extent.bytes as usize);
+        }
+    }
 }
 
 /// Returns the epoch, for kernels to compare.

@@ -82,9 +82,6 @@ impl StreamBackend for SimStream {
     }
 
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
-        if !dst.0.is_multiple_of(8) {
-            return Err(Error::invalid(format!("write_u64 to {dst:?}, which is not 8-byte aligned")));
-        }
         refuse_overrun("Stream::write_u64", dst, 8)?;
         self.queue.submit(Op::WriteU64 { dst, value })
     }
@@ -95,10 +92,6 @@ impl StreamBackend for SimStream {
 
     fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()> {
         SimEvent::of(&**event)?.wait_on(&self.queue)
-    }
-
-    fn is_foreign(&self) -> bool {
-        false
     }
 
     fn is_being_captured(&self) -> Result<bool> {

@@ -62,6 +62,22 @@ fn retired_buffers_live_until_the_default_stream_is_idle() {
 }
 
 #[test]
+fn a_panic_in_the_thread_of_a_stream_is_an_error_of_the_stream() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("this is the test");
+        }
+    }
+    let gpu = Platform::Sim.gpu(0).unwrap();
+    let (stream, gate, out) = (gpu.stream().unwrap(), Gate::new(&gpu), gpu.allocate(8 * WORDS).unwrap());
+    launch(&stream, &gate.args(&out, &Arc::default()).keeping(Panics)).unwrap();
+    gate.open();
+    let error = stream.synchronize_timeout(std::time::Duration::from_secs(60)).unwrap_err();
+    assert!(error.to_string().contains("simulated stream"), "{error}");
+}
+
+#[test]
 fn buffers_live_until_the_launch_is_complete() {
     // No other test uses this device: its memory is counted.
     let gpu = Platform::Sim.gpu(5).unwrap();
@@ -253,7 +269,7 @@ fn what_is_refused_keeps_nothing() {
     let kernel = Module::load(&gpu, &SOURCE).unwrap().kernel("gate_then_store").unwrap();
     // SAFETY: the launch is refused.
     let error = unsafe { kernel.launch(&other, ONE, &gate.args(&gate.0, &sentinel)) }.unwrap_err();
-    assert!(error.to_string().contains("the stream is one of"), "{error}");
+    assert!(error.to_string().contains("the stream is one of sim device 1"), "{error}");
     assert!(!is_kept(&sentinel));
     stream.synchronize().unwrap();
 }

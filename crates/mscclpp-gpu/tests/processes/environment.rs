@@ -7,30 +7,21 @@ use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform, stor
 use mscclpp_test_support::{
     Child, LIMIT,
     child::{as_child, output_within, this_program},
-    until,
+    trials, until,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        Trial::test(
-            "eight_devices_are_simulated_unless_more_are_asked_for",
-            eight_devices_are_simulated_unless_more_are_asked_for,
-        ),
-        Trial::test("malformed_device_counts_are_named", malformed_device_counts_are_named),
-        Trial::test("the_named_platform_is_taken", the_named_platform_is_taken),
-        Trial::test("malformed_platforms_are_named", malformed_platforms_are_named),
-        Trial::test(
-            "a_platform_that_cannot_be_used_is_never_replaced",
-            a_platform_that_cannot_be_used_is_never_replaced,
-        ),
-        Trial::test("a_device_has_the_same_uuid_everywhere", a_device_has_the_same_uuid_everywhere),
-        Trial::test(
-            "devices_reach_each_other_unless_told_otherwise",
-            devices_reach_each_other_unless_told_otherwise,
-        ),
-        Trial::test("without_a_compiler_the_cache_will_do", without_a_compiler_the_cache_will_do),
-        Trial::test("a_kernel_in_the_cache_needs_no_compiler", a_kernel_in_the_cache_needs_no_compiler),
-        Trial::test("killed_while_compiling", killed_while_compiling),
+    trials![
+        eight_devices_are_simulated_unless_more_are_asked_for,
+        malformed_device_counts_are_named,
+        the_named_platform_is_taken,
+        malformed_platforms_are_named,
+        a_platform_that_cannot_be_used_is_never_replaced,
+        a_device_has_the_same_uuid_everywhere,
+        devices_reach_each_other_unless_told_otherwise,
+        without_a_compiler_the_cache_will_do,
+        a_kernel_in_the_cache_needs_no_compiler,
+        killed_while_compiling,
     ]
 }
 

@@ -152,26 +152,24 @@ fn found(mutant: &Mutant) -> Result<(), Failed> {
     };
     let marks = mutant.lines.iter().filter(|mark| !mark.is_empty());
     let places: Vec<String> = marks.map(|mark| place(&text, &name, mark)).collect();
-    // A text may have several races.
-    let reports = said.split("\nrace in ").collect::<Vec<_>>();
-    let fits = |report: &&str| {
-        let mut rest = (*report).to_owned();
+    expect_race(&said, &places, mutant.hint)
+}
+
+/// Checks that one of the races in a text is between these places, and has the hint.
+pub(crate) fn expect_race(said: &str, places: &[String], hint: &str) -> Result<(), Failed> {
+    let fits = |report: &str| {
+        let mut rest = report.to_owned();
         // Each place is looked for by itself, also where both are one.
         let has_all = places.iter().all(|place| {
-            match rest.find(&format!("{place} ")).or_else(|| rest.find(&format!("{place}\n"))) {
-                Some(at) => {
-                    rest.replace_range(at..at + place.len(), "");
-                    true
-                }
-                None => false,
-            }
+            let found = rest.find(&format!("{place} ")).or_else(|| rest.find(&format!("{place}\n")));
+            found.inspect(|at| rest.replace_range(at..&(at + place.len()), "")).is_some()
         });
-        has_all && report.contains(mutant.hint)
+        has_all && report.contains(hint)
     };
-    if reports.iter().any(fits) {
-        return Ok(());
+    match said.split("race in ").any(fits) {
+        true => Ok(()),
+        false => Err(format!("no race of {places:?} with {hint:?}, but: {said}").into()),
     }
-    Err(format!("no race of {places:?} with {:?}, but: {said}", mutant.hint).into())
 }
 
 /// Runs a kernel on two devices at once, `launches` times, each with its memory and that of the other. Returns the
@@ -200,9 +198,9 @@ pub(crate) fn run(source: &KernelSource<'_>, kernel: &str, launches: usize) -> (
     }
     said.extend(streams.iter().filter_map(|stream| message(stream.synchronize_timeout(LIMIT))));
     let results = results.map(|results| {
-        let mut bytes = vec![0; 8192];
-        results.read(0, &mut bytes).unwrap();
-        bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
+        let mut words = vec![0; 1024];
+        results.read_params(0, &mut words).unwrap();
+        words
     });
     (said, results)
 }
@@ -211,7 +209,7 @@ pub(crate) fn run(source: &KernelSource<'_>, kernel: &str, launches: usize) -> (
 pub(crate) fn message(result: Result<(), Error>) -> Option<String> {
     match result {
         Ok(()) => None,
-        Err(Error::KernelFailed { message, .. }) => Some(message),
+        Err(Error::KernelFailed { message, .. } | Error::Race { message, .. }) => Some(message),
         Err(other) => panic!("{other}"),
     }
 }

@@ -6,6 +6,7 @@ use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::{
     DeviceBuffer, DevicePtr, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Stream, testing,
 };
+use mscclpp_test_support::trials;
 
 use super::mutants::message;
 
@@ -27,18 +28,18 @@ extern \"C\" __global__ void read(uint64_t* token, const int* data, int* result)
 ";
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        Trial::test("streams_are_in_no_order_without_an_event", streams_are_in_no_order_without_an_event),
-        Trial::test("copies_are_ordered_by_their_stream_alone", copies_are_ordered_by_their_stream_alone),
-        Trial::test("a_graph_is_in_the_order_of_its_stream", a_graph_is_in_the_order_of_its_stream),
-        Trial::test("a_copy_comes_before_its_token", a_copy_comes_before_its_token),
-        Trial::test("the_host_knows_what_came_before_a_word", the_host_knows_what_came_before_a_word),
-        Trial::test("the_host_writes_under_a_kernel", the_host_writes_under_a_kernel),
-        Trial::test("a_plain_access_past_the_end_is_found", a_plain_access_past_the_end_is_found),
-        Trial::test("freed_memory_leaves_nothing_behind", freed_memory_leaves_nothing_behind),
-        Trial::test("a_kernel_that_uses_freed_memory_fails", a_kernel_that_uses_freed_memory_fails),
-        Trial::test("each_pair_of_lines_is_listed_once", each_pair_of_lines_is_listed_once),
-        Trial::test("ranks_are_named", ranks_are_named),
+    trials![
+        streams_are_in_no_order_without_an_event,
+        copies_are_ordered_by_their_stream_alone,
+        a_graph_is_in_the_order_of_its_stream,
+        a_copy_comes_before_its_token,
+        the_host_knows_what_came_before_a_word,
+        the_host_writes_under_a_kernel,
+        a_plain_access_past_the_end_is_found,
+        freed_memory_leaves_nothing_behind,
+        a_kernel_that_uses_freed_memory_fails,
+        each_pair_of_lines_is_listed_once,
+        ranks_are_named,
     ]
 }
 
@@ -55,6 +56,11 @@ fn gpu() -> (Gpu, DeviceBuffer, [Stream; 2]) {
     (gpu.clone(), gpu.allocate(1000).unwrap(), streams)
 }
 
+/// Waits for the streams, and returns the messages of those that have failed.
+fn messages(streams: &[Stream]) -> Vec<String> {
+    streams.iter().filter_map(|stream| message(stream.synchronize_timeout(LIMIT))).collect()
+}
+
 /// The race is found whatever the timing was.
 fn streams_are_in_no_order_without_an_event() -> Result<(), Failed> {
     let (gpu, memory, [first, second]) = gpu();
@@ -67,14 +73,9 @@ fn streams_are_in_no_order_without_an_event() -> Result<(), Failed> {
 
     fill(&gpu, "without_event.cu", &first, &memory, 250, 3);
     fill(&gpu, "without_event.cu", &second, &memory, 250, 4);
-    let said: Vec<_> = [&first, &second]
-        .into_iter()
-        .filter_map(|stream| message(stream.synchronize_timeout(LIMIT)))
-        .collect();
-    assert!(
-        said.iter().any(|said| said.contains("without_event.cu:2") && said.contains("two streams")),
-        "{said:?}"
-    );
+    let said = messages(&[first, second]);
+    let is_named = |said: &String| said.contains("without_event.cu:2") && said.contains("two streams");
+    assert!(said.iter().any(is_named), "{said:?}");
     Ok(())
 }
 
@@ -88,14 +89,9 @@ fn copies_are_ordered_by_their_stream_alone() -> Result<(), Failed> {
     fill(&gpu, "copied.cu", &first, &memory, 250, 2);
     // SAFETY: the same as above.
     unsafe { second.copy(target.ptr(), memory.ptr(), 1000).unwrap() };
-    let said: Vec<_> = [&first, &second]
-        .into_iter()
-        .filter_map(|stream| message(stream.synchronize_timeout(LIMIT)))
-        .collect();
-    assert!(
-        said.iter().any(|said| said.contains("Stream::copy") && said.contains("copied.cu:2")),
-        "{said:?}"
-    );
+    let said = messages(&[first, second]);
+    let is_named = |said: &String| said.contains("Stream::copy") && said.contains("copied.cu:2");
+    assert!(said.iter().any(is_named), "{said:?}");
     Ok(())
 }
 
@@ -255,9 +251,7 @@ fn ranks_are_named() -> Result<(), Failed> {
     for (rank, stream) in [5, 6].into_iter().zip(&streams) {
         by_rank(rank, || fill(&gpu, "ranks.cu", stream, &memory, 250, rank as i32));
     }
-    let said: Vec<_> =
-        streams.iter().filter_map(|stream| message(stream.synchronize_timeout(LIMIT))).collect();
-    let said = said.join("\n");
+    let said = messages(&streams).join("\n");
     for part in [
         "kernel fill of rank 5 on device 2",
         "kernel fill of rank 6 on device 2",

@@ -24,7 +24,7 @@ pub(super) struct CallContext {
 }
 
 pub(super) static RUNTIME: Runtime =
-    Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap, races: Some(&CALLS) };
+    Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap, races: &CALLS };
 
 /// Returns the context of the calling thread.
 ///
@@ -70,28 +70,26 @@ unsafe fn give_up(thread: *mut Thread, turn: Turn) {
 
 unsafe extern "C" fn block_barrier(thread: *mut Thread, value: u32) -> u64 {
     // SAFETY: called by the running coroutine.
-    let context = unsafe { context(thread) };
-    {
-        // SAFETY: invariant 1; the reference ends before the coroutine is suspended.
-        let block = unsafe { &mut *context.block };
-        block.wait_for_block(context.number, value != 0);
-    }
-    suspend(context, Turn::Barrier);
-    // SAFETY: invariant 1.
-    unsafe { (&(*context.block).threads)[context.number].answer }
+    unsafe { barrier(thread, |block, number| block.wait_for_block(number, value != 0)) }
 }
 
 unsafe extern "C" fn warp_barrier(thread: *mut Thread, mask: u32) -> u32 {
     // SAFETY: called by the running coroutine.
+    unsafe { barrier(thread, |block, number| block.wait_for_warp(number, mask)) as u32 }
+}
+
+/// Makes the thread wait at a barrier, to which `come` brings it, and returns its answer.
+///
+/// # Safety
+/// Called by the running coroutine, with its own thread.
+unsafe fn barrier(thread: *mut Thread, come: impl FnOnce(&mut Block<'_>, usize)) -> u64 {
+    // SAFETY: the caller's promise.
     let context = unsafe { context(thread) };
-    {
-        // SAFETY: the same as in `block_barrier`.
-        let block = unsafe { &mut *context.block };
-        block.wait_for_warp(context.number, mask);
-    }
+    // SAFETY: invariant 1; the reference ends before the coroutine is suspended.
+    come(unsafe { &mut *context.block }, context.number);
     suspend(context, Turn::Barrier);
     // SAFETY: invariant 1.
-    unsafe { (&(*context.block).threads)[context.number].answer as u32 }
+    unsafe { (&(*context.block).threads)[context.number].answer }
 }
 
 unsafe extern "C" fn find_range(thread: *mut Thread, address: usize, bytes: u64, is_store: u32) {
@@ -103,7 +101,8 @@ unsafe extern "C" fn find_range(thread: *mut Thread, address: usize, bytes: u64,
         let own = thread as usize;
         (own..own + STACK_BYTES).contains(&address).then_some((own, STACK_BYTES as u64))
     };
-    let found = ranges::at(address).or_else(stack).or_else(|| (work.module_range)(address, is_store != 0));
+    let of_module = || work.library.range(address, is_store != 0, work.config.shared_bytes);
+    let found = ranges::at(address).or_else(stack).or_else(of_module);
     let problem = match found {
         _ if !(address as u64).is_multiple_of(bytes) => {
             format!("{kind} {bytes} bytes at {address:#x}, which is no multiple of {bytes}")
@@ -142,7 +141,7 @@ pub(super) unsafe fn fail(thread: *mut Thread, problem: String) {
     // SAFETY: the caller's promise.
     let context = unsafe { context(thread) };
     {
-        // SAFETY: the same as in `block_barrier`.
+        // SAFETY: the same as in `barrier`.
         let block = unsafe { &mut *context.block };
         block.failure = Some(format!("{}: {problem}", block.place(context.number)));
     }

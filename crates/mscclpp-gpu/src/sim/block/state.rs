@@ -1,11 +1,15 @@
 //! The state of a block that runs, and of its threads.
 
-use std::{ffi::c_void, ops::Range, sync::Arc};
+use std::{
+    ffi::c_void,
+    sync::{Arc, OnceLock},
+};
 
 use corosensei::{Coroutine, CoroutineResult};
 
 use super::super::{
     abi::{STACK_BYTES, Warp},
+    library::Library,
     races::{LaunchInOrder, RacesOfBlock},
     schedule::{Random, Schedule},
     stacks::{Stacks, ThreadStack},
@@ -19,17 +23,19 @@ pub(in super::super) struct Work<'a> {
     pub(in super::super) arguments: &'a [*mut c_void],
     pub(in super::super) config: LaunchConfig,
     pub(in super::super) index: [u32; 3],
-    /// Returns the start and the size of memory of the module beside its variables, to be read or written. The byte may
-    /// be after its end.
-    pub(in super::super) module_range: &'a dyn Fn(usize, bool) -> Option<(usize, u64)>,
+    pub(in super::super) library: &'a Library,
     /// The launch in the race detector, if it is on.
     pub(in super::super) races: Option<&'a Arc<LaunchInOrder>>,
     /// The random numbers of the block's schedule, if a seed makes one.
     pub(in super::super) schedule: Option<Random>,
-    /// This block's `__shared__` variables.
-    pub(in super::super) shared_variables: &'a dyn Fn() -> Vec<Range<usize>>,
-    /// Whether the launch has failed elsewhere, so that the block need not wait any more.
-    pub(in super::super) is_over: &'a dyn Fn() -> bool,
+    /// The failure of the launch, also elsewhere: then the block need not wait any more.
+    pub(in super::super) failure: &'a OnceLock<String>,
+}
+
+impl Work<'_> {
+    pub(super) fn is_over(&self) -> bool {
+        self.failure.get().is_some()
+    }
 }
 
 /// The reason why a thread gave up its turn.

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     clock::{Clock, joined},
-    found::{Found, Why, Would},
+    found::{Found, NearMiss, Why},
     launches::{self, Launch},
     memory::Memory,
     record::{How, Record},
@@ -35,7 +35,7 @@ pub(in super::super) struct Block {
     /// The launch whose word was read last.
     seen: Option<Arc<Launch>>,
     /// Words that nearly ordered something.
-    woulds: Vec<Would>,
+    near_misses: Vec<NearMiss>,
     found: HashSet<(u32, u32)>,
     undecided: Vec<Undecided>,
     /// The stores that each thread holds back, if a seed makes the schedule, and those that the block holds back.
@@ -56,7 +56,7 @@ struct Undecided {
 }
 
 /// How many are remembered.
-const WOULDS: usize = 16;
+const NEAR_MISSES: usize = 16;
 
 /// Returns the value that a byte of `__shared__` memory has before a block runs. Memory that was not written can hardly
 /// have another value, so that a write which the detector did not see is noticed.
@@ -103,7 +103,7 @@ impl Block {
             barriers: HashMap::new(),
             memory: Memory::new(shared),
             seen: None,
-            woulds: Vec::new(),
+            near_misses: Vec::new(),
             found: HashSet::new(),
             undecided: Vec::new(),
             stores: random.map_or_else(Vec::new, |mut random| {
@@ -175,7 +175,7 @@ impl Block {
         if !self.found.insert(pair) {
             return;
         }
-        let would = earlier.and_then(|earlier| self.would(number, &earlier, later.site));
+        let near_miss = earlier.and_then(|earlier| self.near_miss(number, &earlier, later.site));
         let memory = match self.memory.shared(address) {
             Some(range) => format!(
                 "shared memory of a block of kernel {}, offset {} of a variable of {} bytes",
@@ -185,38 +185,39 @@ impl Block {
             ),
             None => report::memory(address),
         };
-        self.launch.found(Found { earlier, later, memory, would });
+        self.launch.found.lock().push(Found { earlier, later, memory, near_miss });
     }
 
     /// Finds the synchronisation that nearly ordered `earlier` before the thread's access.
-    fn would(&self, number: usize, earlier: &Record, site: u32) -> Option<Would> {
+    fn near_miss(&self, number: usize, earlier: &Record, site: u32) -> Option<NearMiss> {
         if let Some(release) = self.threads[number].would_have_known(earlier) {
-            let load = self.woulds.iter().rev().find(|would| would.store.key() == release.by.key());
-            let load = load.map_or(site, |would| would.load);
-            return Some(Would { why: Why::Load, clock: None, store: release.by, load });
+            let load = self.near_misses.iter().rev().find(|miss| miss.store.key() == release.by.key());
+            let load = load.map_or(site, |miss| miss.load);
+            return Some(NearMiss { why: Why::Load, clock: None, store: release.by, load });
         }
-        let tells = |would: &&Would| would.clock.as_ref().is_some_and(|clock| clock.covers(earlier));
-        let comes_before = |would: &&Would| {
-            if would.clock.is_some() {
+        let tells = |miss: &&NearMiss| miss.clock.as_ref().is_some_and(|clock| clock.covers(earlier));
+        let comes_before = |miss: &&NearMiss| {
+            if miss.clock.is_some() {
                 return false;
             }
-            let store = &would.store;
+            let store = &miss.store;
             let own = earlier.key() == store.key() && earlier.clock <= store.clock;
             let by_barrier = earlier.block == store.block && earlier.phase() < store.phase();
             earlier.block != 0 && !earlier.is_async() && (own || by_barrier)
         };
-        let mut woulds = self.woulds.iter().rev();
-        woulds.clone().find(tells).or_else(|| woulds.find(comes_before)).cloned()
+        let mut near_misses = self.near_misses.iter().rev();
+        near_misses.clone().find(tells).or_else(|| near_misses.find(comes_before)).cloned()
     }
 
     /// Takes note of a word that would have ordered what came before its store.
-    pub(super) fn nearly(&mut self, why: Why, clock: Option<&Arc<Clock>>, store: Record, load: u32) {
-        let same = |there: &Would| there.store.site == store.site && there.load == load && there.why == why;
-        self.woulds.retain(|there| !same(there));
-        if self.woulds.len() == WOULDS {
-            self.woulds.remove(0);
+    pub(super) fn notes_near_miss(&mut self, why: Why, clock: Option<&Arc<Clock>>, store: Record, load: u32) {
+        let same =
+            |there: &NearMiss| there.store.site == store.site && there.load == load && there.why == why;
+        self.near_misses.retain(|there| !same(there));
+        if self.near_misses.len() == NEAR_MISSES {
+            self.near_misses.remove(0);
         }
-        self.woulds.push(Would { why, clock: clock.cloned(), store, load });
+        self.near_misses.push(NearMiss { why, clock: clock.cloned(), store, load });
     }
 
     /// A thread has read what `writer`, for which its access is atomic, has written.

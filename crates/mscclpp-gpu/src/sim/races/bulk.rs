@@ -1,6 +1,5 @@
-//! Bulk copies: who does them is not the thread that starts them, but something beside it (the asynchronous proxy), which
-//! knows what a fence of that thread, or of one that it has synchronised with, has told it, and of which the thread knows what
-//! it has waited for.
+//! Bulk copies. A copy is done by the asynchronous proxy, not by the thread that starts it. The copy knows what the last proxy
+//! fence of that thread, or of a thread that it has synchronised with, knew. The thread knows of the copy what it has waited for.
 
 use std::sync::Arc;
 

@@ -286,14 +286,14 @@ fn see(
     for (other, word) in page.words.that_overlap(at) {
         for release in &word.releases {
             if other != at && release.by.block != 0 {
-                block.nearly(Why::Size, Some(&release.clock), release.by, record.site);
+                block.notes_near_miss(Why::Size, Some(&release.clock), release.by, record.site);
             } else if load.is_one_for(&release.by) || load.is_of_same(&release.by) {
                 block.threads[number].see(at, release, meaning.acquires);
                 if !meaning.acquires {
-                    block.nearly(Why::Load, Some(&release.clock), release.by, record.site);
+                    block.notes_near_miss(Why::Load, Some(&release.clock), release.by, record.site);
                 }
             } else {
-                block.nearly(Why::Scope, Some(&release.clock), release.by, record.site);
+                block.notes_near_miss(Why::Scope, Some(&release.clock), release.by, record.site);
             }
         }
     }
@@ -307,7 +307,7 @@ fn see(
             block.see_launch_of(number, &writer);
         }
         let why = if load.how.is_of_size(writer.how) { Why::Store } else { Why::Size };
-        block.nearly(why, None, writer, record.site);
+        block.notes_near_miss(why, None, writer, record.site);
     }
 }
 

@@ -11,12 +11,12 @@ pub(super) struct Found {
     pub(super) later: Record,
     pub(super) memory: String,
     /// The synchronisation that nearly ordered the two.
-    pub(super) would: Option<Would>,
+    pub(super) near_miss: Option<NearMiss>,
 }
 
 /// Something that would have ordered two accesses.
 #[derive(Clone)]
-pub(super) struct Would {
+pub(super) struct NearMiss {
     pub(super) why: Why,
     /// The clock that the later thread would have learned; None for all earlier accesses of the storing thread.
     pub(super) clock: Option<Arc<Clock>>,

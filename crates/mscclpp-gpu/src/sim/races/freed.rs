@@ -25,7 +25,7 @@ static FREED: Mutex<Freed> =
     Mutex::new(Freed { ranges: BTreeMap::new(), kept: Vec::new(), running: BTreeSet::new(), begun: 0 });
 
 /// Takes over a mapping that is to be unmapped, to keep its addresses.
-pub(super) fn retire(range: Range<usize>) {
+pub(in super::super) fn retire(range: Range<usize>) {
     let mut freed = FREED.lock();
     freed.ranges.insert(range.start, range.end);
     let begun = freed.begun;

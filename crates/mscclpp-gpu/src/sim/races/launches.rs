@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -16,7 +17,7 @@ use super::{
     freed::Running,
     record::DEVICE_SHIFT,
 };
-use crate::LaunchConfig;
+use crate::{Error, LaunchConfig, Result};
 
 /// A launch of a kernel.
 pub(in super::super) struct Launch {
@@ -25,7 +26,8 @@ pub(in super::super) struct Launch {
     /// The operation of a stream that it is.
     pub(super) stream: u32,
     pub(super) sequence: u32,
-    first_block: u32,
+    /// The numbers of its blocks in this process.
+    blocks: Range<u32>,
     running: Running,
     /// The clock of its stream when it began.
     pub(super) start: Arc<Clock>,
@@ -39,39 +41,47 @@ pub(in super::super) struct Launch {
 static LAUNCHES: Mutex<BTreeMap<u32, Arc<Launch>>> = Mutex::new(BTreeMap::new());
 
 impl Launch {
+    /// Begins a launch.
+    ///
+    /// # Errors
+    /// Fails if there are not enough numbers left for its blocks.
     pub(super) fn begin(
         kernel: &str,
         config: LaunchConfig,
         (stream, sequence): (u32, u32),
         start: Arc<Clock>,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>> {
         // 0 is no block.
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let blocks = config.grid.iter().product::<u32>();
-        let first_block = NEXT.fetch_add(blocks, Ordering::Relaxed);
-        let kernel = kernel.to_owned();
-        let (found, problems) = (Mutex::default(), Mutex::default());
-        let (end, running) = (Mutex::new(Arc::clone(&start)), Running::begin());
+        // The product is at most 2^63, by `LaunchConfig::check`.
+        let blocks: u64 = config.grid.into_iter().map(u64::from).product();
+        let end = |first: u32| u32::try_from(u64::from(first) + blocks).ok();
+        let first = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, end).map_err(|first| {
+            let left = u32::MAX - first;
+            let message =
+                format!("the race detector has numbers for {left} more blocks, and it has {blocks}");
+            Error::KernelFailed { kernel: kernel.to_owned(), message }
+        })?;
         let launch = Arc::new(Self {
-            kernel,
+            kernel: kernel.to_owned(),
             config,
             stream,
             sequence,
-            first_block,
-            running,
+            blocks: first..first + blocks as u32,
+            running: Running::begin(),
+            end: Mutex::new(Arc::clone(&start)),
             start,
-            end,
-            found,
-            problems,
+            found: Mutex::default(),
+            problems: Mutex::default(),
         });
-        LAUNCHES.lock().insert(first_block, Arc::clone(&launch));
-        launch
+        LAUNCHES.lock().insert(first, Arc::clone(&launch));
+        Ok(launch)
     }
 
     /// The number of the block with this place in the grid.
     pub(super) fn block(&self, [x, y, z]: [u32; 3]) -> u32 {
         let [width, height, _] = self.config.grid;
-        self.first_block + (z * height + y) * width + x
+        self.blocks.start + (z * height + y) * width + x
     }
 
     /// Its device, and which of its stream's operations it is.
@@ -81,8 +91,7 @@ impl Launch {
 
     /// Whether the block is one of its own.
     pub(super) fn has_block(&self, block: u32) -> bool {
-        let blocks = self.config.grid.iter().product::<u32>();
-        block.checked_sub(self.first_block).is_some_and(|number| number < blocks)
+        self.blocks.contains(&block)
     }
 
     pub(super) fn device(&self) -> u32 {
@@ -92,7 +101,7 @@ impl Launch {
     /// The place of a block in the grid, and of a thread in it.
     pub(super) fn place(&self, block: u32, number: usize) -> String {
         let index = |number: u32, [x, y, _]: [u32; 3]| [number % x, number / x % y, number / x / y];
-        let block = index(block - self.first_block, self.config.grid);
+        let block = index(block - self.blocks.start, self.config.grid);
         format!("block {block:?}, thread {:?}", index(number as u32, self.config.block))
     }
 
@@ -106,11 +115,6 @@ impl Launch {
     pub(super) fn end(&self) -> Arc<Clock> {
         self.running.end();
         Arc::clone(&self.end.lock())
-    }
-
-    /// One of its threads has found a race.
-    pub(super) fn found(&self, found: Found) {
-        self.found.lock().push(found);
     }
 }
 
@@ -149,5 +153,27 @@ impl Sweep {
             launches.range(..=block).next_back().map(|(_, launch)| (launch.stream, launch.sequence))
         });
         self.at = Self::LEAST.max(2 * clock.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_has_a_number_for_each_of_its_blocks_or_is_refused() {
+        let begin = |grid| {
+            Launch::begin("k", LaunchConfig { grid, ..LaunchConfig::linear(1, 1) }, (0, 1), Arc::default())
+        };
+        for grid in [[70_000, 65_535, 1], [i32::MAX as u32, 65_535, 65_535]] {
+            let Err(Error::KernelFailed { message, .. }) = begin(grid) else { panic!("{grid:?} has begun") };
+            assert!(message.contains("more blocks"), "{message}");
+        }
+        let launches = [(); 2].map(|()| begin([3, 2, 2]).unwrap());
+        let last = launches.each_ref().map(|launch| launch.block([2, 1, 1]));
+        for (launch, other) in launches.iter().zip(launches.iter().rev()) {
+            let of = last.map(|last| (launch.has_block(last), other.has_block(last)));
+            assert!(of.contains(&(true, false)) && of.contains(&(false, true)), "{last:?}");
+        }
     }
 }

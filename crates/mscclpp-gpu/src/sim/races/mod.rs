@@ -35,44 +35,14 @@ mod words;
 
 pub(super) use block::Block as RacesOfBlock;
 pub(super) use calls::CALLS;
+pub(super) use freed::retire;
 pub(super) use launches::Launch as LaunchInOrder;
+pub(crate) use order::transport_publishes;
 pub(super) use order::{Order, Point, host_reads, host_writes};
-pub(crate) use report::races;
-pub use report::{Race, RaceAccess};
+pub(super) use ranks::allocates;
+pub use ranks::this_thread_is_rank;
+pub use report::{Race, RaceAccess, races};
+pub(super) use shadow::forget;
 pub(super) use sites::add_library;
 pub(crate) use switch::is_on;
 pub(super) use switch::say_what_is_not_seen;
-
-/// The calling thread of the host is that rank, in reports.
-pub(crate) fn this_thread_is_rank(rank: usize) {
-    if is_on() {
-        ranks::this_thread_is(rank);
-    }
-}
-
-/// The calling thread has allocated memory of a device.
-pub(super) fn allocated(begin: usize) {
-    if is_on() {
-        ranks::has_memory(begin);
-    }
-}
-
-/// Memory comes or goes: nothing is known of it.
-pub(super) fn forget(address: usize, bytes: usize) {
-    if is_on() {
-        shadow::forget(address, bytes);
-    }
-}
-
-/// Takes a mapping that is to be unmapped, if the detector is on. Returns whether it did.
-pub(super) fn retire(address: usize, bytes: usize) -> bool {
-    if is_on() {
-        freed::retire(address..address + bytes);
-    }
-    is_on()
-}
-
-/// A transport writes a word with release, by `write`.
-pub(crate) fn publish(dst: crate::DevicePtr, value: u64, write: impl FnOnce()) {
-    if is_on() { order::transport_publishes(dst, value, write) } else { write() }
-}

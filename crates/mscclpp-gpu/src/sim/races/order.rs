@@ -168,10 +168,18 @@ impl Order {
     }
 
     /// A launch begins in the stream.
-    pub(in super::super) fn launches(&self, kernel: &str, config: LaunchConfig) -> Option<Arc<Launch>> {
-        let mut state = self.0.as_ref()?.lock();
+    ///
+    /// # Errors
+    /// The error of [`Launch::begin`].
+    pub(in super::super) fn launches(
+        &self,
+        kernel: &str,
+        config: LaunchConfig,
+    ) -> Result<Option<Arc<Launch>>> {
+        let Some(state) = &self.0 else { return Ok(None) };
+        let mut state = state.lock();
         state.sequence += 1;
-        Some(Launch::begin(kernel, config, (state.stream, state.sequence), Arc::clone(&state.clock)))
+        Launch::begin(kernel, config, (state.stream, state.sequence), Arc::clone(&state.clock)).map(Some)
     }
 
     /// The launch that began last has ended: what comes next knows what its threads have learned.
@@ -239,6 +247,9 @@ fn how(at: DevicePtr, bytes: u64, is_write: bool) -> How {
 
 /// A transport writes a word behind its data, with release.
 pub(crate) fn transport_publishes(dst: DevicePtr, value: u64, write: impl FnOnce()) {
+    if !is_on() {
+        return write();
+    }
     let mut host = HOST.lock();
     let clock = host.release();
     let record = host.record(HostSite::Transport, How::strong(true, Scope::System));
@@ -301,7 +312,7 @@ fn range(at: DevicePtr, bytes: u64, record: Record, clock: &Clock) -> Vec<Found>
             // One of each place is enough.
             if !found.iter().any(|there| there.earlier.is_some_and(|there| there.site == earlier.site)) {
                 let memory = report::memory(first(at, common));
-                found.push(Found { earlier: Some(earlier), later: record, memory, would: None });
+                found.push(Found { earlier: Some(earlier), later: record, memory, near_miss: None });
             }
         });
     });
@@ -313,8 +324,5 @@ fn failed(site: HostSite, found: &[Found]) -> Result<()> {
     if problems.is_empty() {
         return Ok(());
     }
-    Err(Error::KernelFailed {
-        kernel: site.text().to_owned(),
-        message: schedule::with_seed(problems.join("\n")),
-    })
+    Err(Error::Race { operation: site.text(), message: schedule::with_seed(problems.join("\n")) })
 }

@@ -5,6 +5,8 @@ use std::{cell::Cell, collections::BTreeMap};
 
 use parking_lot::Mutex;
 
+use super::switch::is_on;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rank {
     One(usize),
@@ -22,9 +24,12 @@ fn both(there: Option<Rank>, rank: Rank) -> Rank {
     there.filter(|there| *there != rank).map_or(rank, |_| Rank::Several)
 }
 
-/// The calling thread is that rank.
-pub(super) fn this_thread_is(rank: usize) {
-    RANK.set(Some(both(RANK.get(), Rank::One(rank))));
+/// Declares that the calling thread works for that rank, which reports of races then name for its streams and memory. A
+/// communicator does so for the thread that makes it. Without `MSCCLPP_SIM_RACES=1` it does nothing.
+pub fn this_thread_is_rank(rank: usize) {
+    if is_on() {
+        RANK.set(Some(both(RANK.get(), Rank::One(rank))));
+    }
 }
 
 /// The calling thread submits to the stream.
@@ -37,7 +42,7 @@ pub(super) fn uses_stream(stream: u32) {
 
 /// Notes that the calling thread has allocated the memory that begins there. Its address is given to no other memory
 /// later (see [`super::freed`]).
-pub(super) fn has_memory(begin: usize) {
+pub(in super::super) fn allocates(begin: usize) {
     if let Some(rank) = RANK.get() {
         MEMORIES.lock().insert(begin, rank);
     }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, mem};
 use parking_lot::Mutex;
 
 use super::{
-    found::{Found, Why, Would},
+    found::{Found, NearMiss, Why},
     launches::{self, Launch},
     ranks,
     record::{Record, Scope},
@@ -65,8 +65,19 @@ struct Reports {
 
 static REPORTS: Mutex<Option<Reports>> = Mutex::new(None);
 
-/// All races so far, each pair of lines once.
-pub(crate) fn races() -> Vec<Race> {
+/// Returns the races that simulated devices have found in this process so far, each pair of lines once; none unless
+/// `MSCCLPP_SIM_RACES=1` is set.
+///
+/// A kernel with a race fails with the same text when it ends, and so its stream does. This is for tests that check all
+/// of them, also those of kernels that still run.
+///
+/// ```
+/// for race in mscclpp_gpu::testing::races() {
+///     eprintln!("{race}");
+/// }
+/// ```
+#[must_use]
+pub fn races() -> Vec<Race> {
     for launch in launches::all() {
         launch.problem();
     }
@@ -112,7 +123,7 @@ pub(super) fn add(found: &Found) -> String {
 
 fn race(found: &Found) -> Race {
     let hint = match &found.earlier {
-        Some(earlier) => hint(earlier, &found.later, found.would.as_ref()),
+        Some(earlier) => hint(earlier, &found.later, found.near_miss.as_ref()),
         None => "a GPU has any bytes there: write it first, and put a barrier between if another thread does"
             .to_owned(),
     };
@@ -163,7 +174,7 @@ fn who(record: &Record) -> String {
 }
 
 /// Returns advice about the synchronisation that would have ordered the two.
-fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
+fn hint(earlier: &Record, later: &Record, near_miss: Option<&NearMiss>) -> String {
     if earlier.how.is_packet() && later.how.is_packet() {
         return "a packet was overwritten before it was read: write to a place again when its reader has said that it has read it, \
                 as by a packet of its own, or to two places in turns"
@@ -179,10 +190,10 @@ fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
              only if they have the same address and size. Access the word in one size, or order the two"
         );
     }
-    if let Some(would) = would {
+    if let Some(miss) = near_miss {
         let (store, load) =
-            (Lines::of(would.store.site).text(would.store.site), Lines::of(would.load).text(would.load));
-        return match would.why {
+            (Lines::of(miss.store.site).text(miss.store.site), Lines::of(miss.load).text(miss.load));
+        return match miss.why {
             Why::Store => format!(
                 "the store at {store} comes between them, and releases nothing: make it a release (signal() rather than \
                  relaxedSignal(), or a fence in front of it)"

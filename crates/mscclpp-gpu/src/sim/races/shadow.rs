@@ -1,8 +1,8 @@
 //! The accesses that are remembered for every byte of simulated memory: the last writes, and the reads since.
 //!
 //! # Invariants
-//! 1. A read of a cell is not known to precede another access of the same bytes that is at least as strict: that one is
-//!    enough, as whoever knows it knows both. A write takes the place of all that was there: a race with it is reported then.
+//! 1. A read of a cell is dropped if a later access of the same bytes is ordered after it and is at least as strict: whoever
+//!    knows the later one knows the read. A write replaces all records, because a race with them is reported at that moment.
 //! 2. A cell has at most [`MOST`] records. What does not fit is forgotten, so a race can be missed, and none made up.
 
 use std::{
@@ -14,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     record::Record,
+    switch::is_on,
     words::{Location, SyncWords},
 };
 
@@ -66,9 +67,9 @@ impl Held {
 }
 
 impl Page {
-    /// Takes note of an access to bytes that all lie in this page. Gives `race` each earlier access that it may not be
-    /// unordered with, the address of the 8 bytes, and which of them both accessed (see [`first`]); `is_before` says which are
-    /// ordered before it.
+    /// Takes note of an access to bytes that all lie in this page. Calls `race` with each earlier access that must be ordered
+    /// before this one and is not, the address of the 8 bytes, and which of them both accessed (see [`first`]). `is_before` says
+    /// which accesses are ordered before this one.
     pub(super) fn access(
         &mut self,
         address: usize,
@@ -191,7 +192,10 @@ pub(super) fn by_page(address: usize, bytes: usize, mut each: impl FnMut(usize, 
 }
 
 /// Forgets all about a range: its memory is new, or gone.
-pub(super) fn forget(address: usize, bytes: usize) {
+pub(in super::super) fn forget(address: usize, bytes: usize) {
+    if !is_on() {
+        return;
+    }
     by_page(address, bytes, |at, bytes| {
         let mut held = hold(at);
         let pages = held.0.get_or_insert_default();

@@ -366,7 +366,7 @@ impl<'py> Message<'py> {
                 .ok_or_else(|| PyTypeError::new_err(format!("{call}() misses the argument '{name}'")))
         };
         let tag = u32::try_from(required("tag")?).map_err(|_| {
-            PyTypeError::new_err(format!("argument 'tag': it must be less than {}", u32::MAX))
+            PyTypeError::new_err(format!("argument 'tag': it must be at most {}", u32::MAX))
         })?;
         Ok(Self { data: argument("data")?, size: number("size")?, peer: required("peer")?, tag })
     }

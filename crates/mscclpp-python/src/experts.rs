@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mscclpp::{DevicePtr, Gpu, Platform, Report, Stream};
+use mscclpp::{DevicePtr, Gpu, Platform, Stream};
 use mscclpp_ep::{
     Combine, Dispatch, Error, Experts, ExpertsBuilder, IdType, Layout, Memory, NumberType, Payload,
     Quantisation, Receive,
@@ -391,5 +391,8 @@ fn quantisation(name: &str) -> PyResult<Quantisation> {
 }
 
 pub(crate) fn raised(error: Error) -> PyErr {
-    error::new(error.kind(), Report(&error).to_string())
+    match &error {
+        Error::Below(error) => error::raise(error),
+        error => error::in_python(error.kind(), error),
+    }
 }

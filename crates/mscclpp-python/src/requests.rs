@@ -3,6 +3,7 @@
 use mscclpp::DevicePtr;
 use mscclpp_collectives::{DataType, Kind, ReduceOp, Request};
 use pyo3::{
+    exceptions::PyValueError,
     prelude::*,
     types::{PyString, PyTuple},
 };
@@ -61,12 +62,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
                 What::Plain(plain(kind, || operation(&item(5)?), || item(6)?.extract())?)
             }
         };
+        let dtype = item(4)?;
         Ok(Self {
+            data_type: type_of(&what, dtype.extract()?)?,
             kind: what,
             send: DevicePtr(item(1)?.extract()?),
             recv: DevicePtr(item(2)?.extract()?),
             count,
-            data_type: of_collectives(item(4)?.extract()?)?,
         })
     }
 }
@@ -97,7 +99,7 @@ impl PyRequests {
         op: Bound<'_, PyAny>,
     ) -> PyResult<Option<Self>> {
         let kind = What::Plain(plain(kind, || operation(&op), || Ok(0))?);
-        let data_type = of_collectives(dtype)?;
+        let data_type = type_of(&kind, dtype)?;
         let Some(mut tensors) = Tensors::of(py)? else { return Ok(None) };
         if given.len() != taken.len() {
             return Ok(None);
@@ -163,6 +165,21 @@ fn plain(
         "recv" => Kind::Recv { peer: root()? },
         _ => return Err(error::misuse(format!("there is no collective {kind:?}"))),
     })
+}
+
+/// Returns the type with a name. Integers are multiplied by an integer only, because a fraction would be cut off.
+fn type_of(what: &What, name: &str) -> PyResult<DataType> {
+    let data_type = of_collectives(name)?;
+    match what {
+        What::Plain(
+            Kind::AllReduce(ReduceOp::PreMulSum(factor))
+            | Kind::ReduceScatter(ReduceOp::PreMulSum(factor))
+            | Kind::Reduce { op: ReduceOp::PreMulSum(factor), .. },
+        ) if factor.fract() != 0.0 && !data_type.is_float() => Err(PyValueError::new_err(format!(
+            "argument 'op': numbers of type {name} cannot be multiplied by {factor}"
+        ))),
+        _ => Ok(data_type),
+    }
 }
 
 /// Converts an operation: a name such as "sum", or ("premul_sum", factor).

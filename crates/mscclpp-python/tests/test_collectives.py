@@ -152,8 +152,22 @@ def wrong_arguments(rank, n, address):
         comm.all_reduce(library.zeros(3, "complex64"))
     with pytest.raises(TypeError, match="expected an array"):
         comm.all_reduce([1, 2, 3])
-    with pytest.raises(ValueError, match="'op': numbers of type int32 cannot be multiplied by 0.5"):
-        comm.all_reduce(library.ones(3, "int32"), ("premul_sum", 0.5))
+    for half in (0.5, numpy.float32(0.5)):
+        with pytest.raises(ValueError, match="'op': numbers of type int32 cannot be multiplied by 0.5"):
+            comm.all_reduce(library.ones(3, "int32"), ("premul_sum", half))
+    with pytest.raises(ValueError, match="'op': numbers of type uint8 cannot be multiplied by 0.5"):
+        comm.enqueue([("reduce", 0, 0, 0, "uint8", ("premul_sum", 0.5), 0)])
+    for options, error, text in [
+        ({"timeout": -1}, ValueError, "'timeout': expected seconds from 0 to"),
+        ({"timeout": "x"}, TypeError, "'timeout': expected seconds, got 'x'"),
+        ({"max_blocks": -1}, ValueError, "'max_blocks': expected a number from 0 to"),
+        ({"scratch": 0.5}, TypeError, "'scratch': expected a whole number, got 0.5"),
+        ({"device": -1}, ValueError, "'device': expected a number from 0 to"),
+    ]:
+        with pytest.raises(error, match=text):
+            Collectives(comm._group, **options)
+    with pytest.raises(ValueError, match="'color': expected a number from 0 to"):
+        comm.split(-1)
     with pytest.raises(mscclpp.Error, match="no operation 3"):
         comm.all_reduce(x, 3)
     with pytest.raises(TypeError, match="'root': expected the number of a rank, got 'first'"):

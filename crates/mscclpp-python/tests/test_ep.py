@@ -252,6 +252,13 @@ def of_torch(rank, n, address):
     comm.synchronize()
     assert (torch.from_numpy(numpy.asarray(received.received())).view(torch.bfloat16)[0, 0] == 1.5).all()
     comm.release(received)
+    # The stream of calls without an array is that of tensors that any of the objects had.
+    comm = made(group, dtype="bfloat16", tag=1)
+    part, streams = comm.with_payload(also=[]), []
+    part.dispatch(rows, ids)
+    comm._current_stream = lambda like: streams.append(like) or 0
+    comm.synchronize()
+    assert torch.is_tensor(streams[0])
     comm = made(group, dtype="bfloat16", quantise="e4m3")
     routed = comm.dispatch(rows, ids, layout="token")
     comm.synchronize()
@@ -315,6 +322,9 @@ def wrong_arguments(rank, n, address):
     refused(ValueError, "argument 'also': expected 0 arrays, got 1", comm.dispatch, rows, ids, also=[rows])
     refused(ValueError, "argument 'layout': expected 'rank'", comm.dispatch, rows, ids, layout="column")
     refused(ValueError, "argument 'alignment': .* from 1", comm.dispatch, rows, ids, layout="flat", alignment=0)
+    refused(
+        mscclpp.Error, '^the layout "flat" with an alignment', comm.dispatch, rows, ids, layout="flat", alignment=70000
+    )
     refused(ValueError, "argument 'out': the layout \"rank\"", comm.dispatch, rows, ids, out=rows)
     refused(ValueError, "argument 'out': expected 1 arrays", comm.dispatch, rows, ids, layout="token", out=(rows, rows))
     refused(

@@ -32,7 +32,7 @@ def test_the_mesh_runs_under_mpi():
     command = [mpiexec, "-n", "2", sys.executable, EXAMPLES / "mesh.py", "--mpi"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     lines = [f"rank {rank}: has the parts of all 2 ranks" for rank in range(2)]
-    # torchrun has the ranks write without a buffer, so the ends of two lines may change places.
+    # The ranks write at the same time, so the ends of two lines may change places.
     assert all(line in run.stdout for line in lines), run.stdout + run.stderr
 
 

@@ -71,7 +71,13 @@ def count(name: str, value: Any, least: int = 0, most: int = (1 << 31) - 1) -> i
     return number
 
 
+def optional(name: str, value: Any, most: int = (1 << 31) - 1) -> int | None:
+    return None if value is None else count(name, value, most=most)
+
+
 def check_seconds(timeout_sec: float, name: str = "timeout_sec") -> None:
+    if not hasattr(timeout_sec, "__float__") and not hasattr(timeout_sec, "__index__"):
+        raise TypeError(f"argument '{name}': expected seconds, got {timeout_sec!r}")
     if not 0 <= timeout_sec < threading.TIMEOUT_MAX:
         raise ValueError(
             f"argument '{name}': expected seconds from 0 to {threading.TIMEOUT_MAX:.0f}, got {timeout_sec}"

@@ -191,7 +191,7 @@ def _sim_class() -> Any:
             Like CuPy's arrays, it raises `TypeError` for anything else, and `ValueError` for another shape.
             """
             self._check(arr)
-            _mscclpp._synchronize(300.0, None)
+            self._wait()
             self[...] = arr
 
         def get(
@@ -202,11 +202,15 @@ def _sim_class() -> Any:
             """
             if out is not None:
                 self._check(out)
-            _mscclpp._synchronize(300.0, None)
+            self._wait()
             if out is None:
                 return numpy.array(self, order=order)
             out[...] = self
             return out
+
+        def _wait(self) -> None:
+            """Waits for the kernels of the device that has the memory, which need not be the current one."""
+            _mscclpp._synchronize(300.0, None, self._raw.device_id() if self._is_gpu_buffer else None)
 
         def _check(self, array: Any) -> None:
             if not isinstance(array, numpy.ndarray):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from . import _arrays, _mscclpp
+from ._arguments import check_seconds, count, optional
 from ._data_types import SIZES
 from ._group import CommGroup
 from ._on_device import OnDevice, _Array, _handle, _item_size, _new, communicator_of
@@ -66,10 +67,18 @@ class Collectives(OnDevice):
         overlap: bool = False,
     ) -> None:
         self._group, communicator = communicator_of("group", group)
-        device = _mscclpp._current_gpu()[1] if device is None else device
+        if timeout is not None:
+            check_seconds(timeout, "timeout")
         self._take(
             _mscclpp._Collectives(
-                communicator, device, max_blocks, scratch, calls_at_once, timeout, check_calls, overlap
+                communicator,
+                _mscclpp._current_gpu()[1] if device is None else count("device", device),
+                optional("max_blocks", max_blocks),
+                optional("scratch", scratch, (1 << 63) - 1),
+                optional("calls_at_once", calls_at_once),
+                timeout,
+                check_calls,
+                overlap,
             )
         )
 
@@ -239,12 +248,14 @@ class Collectives(OnDevice):
         self._made.enqueue(requests, stream)
 
     def abort(self, reason: str = "aborted by the program") -> None:
-        """End the calls of all ranks. The collectives cannot be used any more."""
+        """End the calls of all ranks, and give up the job: the `CommGroup` and all that was made of it, also by `split`,
+        cannot be used any more.
+        """
         self._made.abort(reason)
 
     def split(self, color: int | None, key: int = 0) -> Collectives | None:
         """Make collectives of the ranks that give the same color, in the order of their keys. All ranks call it."""
-        part = self._made.split(color, key)
+        part = self._made.split(optional("color", color, (1 << 32) - 1), count("key", key, -(1 << 31)))
         if part is None:
             return None
         collectives = Collectives.__new__(type(self))
@@ -292,8 +303,6 @@ class Collectives(OnDevice):
                 raise _mscclpp.Error(code, f"argument '{name}': {how} numbers of type {dtype}")
             # What is only moved is bytes.
             count, dtype = count * size, "uint8"
-        if not isinstance(op, str):
-            check_factor(op, dtype)
         if stream is None:
             stream = self._current_stream(x if x is not None else out)
         elif type(stream) is not int or stream < 0:
@@ -384,9 +393,3 @@ class Registration:
 
     def __exit__(self, *_exception: Any) -> None:
         self.close()
-
-
-def check_factor(op: Any, dtype: str) -> None:
-    """Checks that integers are multiplied by an integer, because a fraction would be cut off."""
-    if isinstance(op, tuple) and isinstance(op[-1], float) and op[-1] % 1 != 0 and "int" in dtype:
-        raise ValueError(f"argument 'op': numbers of type {dtype} cannot be multiplied by {op[-1]}")

@@ -53,7 +53,7 @@ class CuError(BaseError):
 
 
 class IbError(BaseError):
-    """An error of InfiniBand. Its number is that of the work completion or of the system."""
+    """An error of InfiniBand. This library reports these as `SysError` or as `Error`."""
 
 
 for _class in (BaseError, Error, SysError, CudaError, CuError, IbError):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _arrays
-from ._arguments import count
 from ._data_types import SIZES
 from ._on_device import OnDevice, _Array, _item_size, _new
 
@@ -147,7 +146,3 @@ class ExpertRows(OnDevice):
 def _expect_one_of(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"argument '{name}': expected {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def _optional(name: str, value: Any) -> int | None:
-    return None if value is None else count(name, value)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._collectives import Op, Request, check_factor
+from ._collectives import Op, Request
 from ._data_types import SIZES
 from ._mscclpp import _Requests
 
@@ -89,9 +89,7 @@ def reduction(op: Any, dtype: torch.dtype) -> tuple[str, int, Op]:
         raise ValueError(f"the backend mscclpp has no {kind.name} of {str(dtype).removeprefix('torch.')} tensors")
     if numbers is None:
         raise TypeError(f"the backend mscclpp does not reduce tensors of {dtype}")
-    factor = "premul_sum", float(op.__getstate__()[1])
-    check_factor(factor, str(dtype))
-    return *numbers, factor
+    return *numbers, ("premul_sum", float(op.__getstate__()[1]))
 
 
 def numbers(tensor: torch.Tensor) -> tuple[str, int]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from . import _threads
 from ._collectives import Collectives, Request
-from ._errors import Error
+from ._errors import BaseError, Error
 from ._mscclpp import ErrorCode, _Point, _Requests
 from ._torch_calls import Call
 from ._torch_messages import PutOff, be_relaxed_about_captures, current_stream
@@ -303,7 +303,7 @@ class Lane:
 
     def _not_made(self, calls: Sequence[Call], error: Exception) -> NoReturn:
         """Raises the error of calls that were not made."""
-        if isinstance(error, Error) and error.code != ErrorCode.InvalidUsage:
+        if isinstance(error, BaseError) and not (isinstance(error, Error) and error.code == ErrorCode.InvalidUsage):
             if reason_in(error) is not None:
                 self._fail(error)
                 self.check()

@@ -391,7 +391,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return part
 
     def abort(self) -> None:
-        """End the waits of all calls, here and on the other ranks, and close the communicators."""
+        """End the waits of all calls, here and on the other ranks, and let go of the communicators."""
         reason = f"{self._described}: the program aborted the group"
         # Another thread may be making a communicator, and holds the lock of the messages until it is done.
         self._give_up(reason)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _arrays, _mscclpp
-from ._errors import Error
-from ._mscclpp import Connection, Endpoint, EndpointConfig, ErrorCode, RegisteredMemory, Transport
+from ._errors import misuse
+from ._mscclpp import Connection, Endpoint, EndpointConfig, RegisteredMemory, Transport
 
 
 def expect(argument: str, value: object, *classes: type) -> None:
@@ -104,8 +104,7 @@ def check_lengths(what: str, my_rank: int, mine: RegisteredMemory, theirs: Mappi
     sizes = {rank: memory.size() for rank, memory in theirs.items() if memory.size() != mine.size()}
     if sizes:
         others = " and ".join(f"rank {rank} of {size}" for rank, size in sizes.items())
-        raise Error(
-            int(ErrorCode.InvalidUsage),
+        raise misuse(
             f"the {what} of memory channels must be of the same length on all ranks, as nothing checks the offsets that "
             f"kernels use in them: rank {my_rank}, this one, gave one of {mine.size()} bytes, and {others}; for "
             "others make MemoryChannel(semaphore, dst, src)",

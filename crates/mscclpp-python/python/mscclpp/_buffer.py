@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from . import _mscclpp
-from ._errors import Error
-from ._mscclpp import ErrorCode, GpuBufferGranularity, RawGpuBuffer
+from ._errors import misuse
+from ._mscclpp import GpuBufferGranularity, RawGpuBuffer
 
 if TYPE_CHECKING:
     import numpy
@@ -144,8 +144,7 @@ def _sim_class() -> Any:
 
         def _check_process(self) -> None:
             if (parent := self._parent()) is not None:
-                raise Error(
-                    int(ErrorCode.InvalidUsage),
+                raise misuse(
                     f"this GpuBuffer was made in process {parent} and is used in process {os.getpid()}, a fork of it, which "
                     'has none of its devices, threads and connections; start processes with multiprocessing\'s "spawn", or '
                     "fork before the first use of mscclpp",
@@ -210,7 +209,8 @@ def _sim_class() -> Any:
 
         def _wait(self) -> None:
             """Waits for the kernels of the device that has the memory, which need not be the current one."""
-            _mscclpp._synchronize(300.0, None, self._raw.device_id() if self._is_gpu_buffer else None)
+            raw = self._raw if self._is_gpu_buffer else None
+            _mscclpp._synchronize(300.0, None, None if raw is None else raw.device_id())
 
         def _check(self, array: Any) -> None:
             if not isinstance(array, numpy.ndarray):

@@ -12,6 +12,7 @@ from typing import Any, Self
 from . import _arrays, _mscclpp
 from ._arguments import check_seconds, count, optional
 from ._data_types import SIZES
+from ._errors import misuse
 from ._group import CommGroup
 from ._on_device import OnDevice, _Array, _handle, _item_size, _new, communicator_of
 
@@ -217,10 +218,7 @@ class Collectives(OnDevice):
         and later work of the other streams waits for them.
         """
         if self._of_thread.gathered is not None:
-            raise _mscclpp.Error(
-                int(_mscclpp.ErrorCode.InvalidUsage),
-                "this thread has begun a group() already: end it before another one",
-            )
+            raise misuse("this thread has begun a group() already: end it before another one")
         gathered = self._of_thread.gathered = {}
         try:
             yield
@@ -299,8 +297,7 @@ class Collectives(OnDevice):
             size = _item_size(array)
             if kind in _REDUCTIONS or not size:
                 how = "there are no collectives of" if not size else "there are no reductions of"
-                code = int(_mscclpp.ErrorCode.InvalidUsage)
-                raise _mscclpp.Error(code, f"argument '{name}': {how} numbers of type {dtype}")
+                raise misuse(f"argument '{name}': {how} numbers of type {dtype}")
             # What is only moved is bytes.
             count, dtype = count * size, "uint8"
         if stream is None:
@@ -334,9 +331,7 @@ class Collectives(OnDevice):
     def _put_rows(self, kernel: Any, args: Any, rows: Any, outputs: Any, stream: int, kept: Any) -> None:
         """Enqueues an all_reduce with a kernel of its own: see `_fused.py`."""
         if self._of_thread.gathered is not None:
-            raise _mscclpp.Error(
-                int(_mscclpp.ErrorCode.InvalidUsage), "an all_reduce of rows was called inside a group()"
-            )
+            raise misuse("an all_reduce of rows was called inside a group()")
         if self.is_simulated:
             self._keep(kept, lambda: self._made.all_reduce_rows(kernel, args, rows, outputs, stream))
         else:

@@ -56,6 +56,13 @@ class IbError(BaseError):
     """An error of InfiniBand. This library reports these as `SysError` or as `Error`."""
 
 
+def misuse(text: str) -> Error:
+    """Makes the error for a call that can never be right."""
+    from ._mscclpp import ErrorCode
+
+    return Error(int(ErrorCode.InvalidUsage), text)
+
+
 for _class in (BaseError, Error, SysError, CudaError, CuError, IbError):
     # Tracebacks and pickles then show the name that programs use.
     _class.__module__ = "mscclpp"

@@ -3,7 +3,11 @@
 use std::sync::OnceLock;
 
 use mscclpp::{DeviceBuffer, Platform};
-use pyo3::{exceptions::{PyAttributeError, PyBufferError}, prelude::*, types::PyDict};
+use pyo3::{
+    exceptions::{PyAttributeError, PyBufferError},
+    prelude::*,
+    types::PyDict,
+};
 
 use crate::{
     device,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import _mscclpp
 from ._errors import misuse
@@ -55,7 +55,10 @@ class GpuBuffer(_Array, metaclass=_Meta):
     ) -> Self:
         platform, _, _ = _mscclpp._current_gpu()
         make = _sim_class() if platform == "sim" else _cuda_class()
-        array: Self = make(_Asked(shape, dtype, strides, order, granularity))
+        import numpy
+
+        shape, dtype = _shape(shape), _dtype(numpy.dtype(dtype))
+        array: Self = make(shape, dtype, RawGpuBuffer(_bytes(shape, dtype, strides), granularity), strides, order)
         return array
 
 
@@ -89,21 +92,6 @@ def _dtype(dtype: Any) -> Any:
 _NEEDS_NO_MEMORY = {"__new__", "__len__", "__sizeof__", "__class_getitem__", "__buffer__", "__release_buffer__"}
 
 
-class _Asked(NamedTuple):
-    """The arguments of `GpuBuffer()`."""
-
-    shape: int | Iterable[int]
-    dtype: Any
-    strides: Sequence[int] | None
-    order: Literal["C", "F"]
-    granularity: GpuBufferGranularity
-
-    def allocate(self, as_dtype: Callable[[Any], Any]) -> tuple[Any, Any, RawGpuBuffer]:
-        """Return the shape, the type of the elements, and memory for them."""
-        shape, dtype = _shape(self.shape), _dtype(as_dtype(self.dtype))
-        return shape, dtype, RawGpuBuffer(_bytes(shape, dtype, self.strides), self.granularity)
-
-
 class _Memory:
     """The object `array.data.mem` of a `GpuBuffer`."""
 
@@ -125,9 +113,8 @@ def _sim_class() -> Any:
     class SimGpuBuffer(numpy.ndarray):
         """A NumPy array over the memory of a simulated device."""
 
-        def __new__(cls, asked: _Asked) -> Any:
-            shape, dtype, raw = asked.allocate(numpy.dtype)
-            array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, asked.strides, asked.order)
+        def __new__(cls, shape: Any, dtype: Any, raw: RawGpuBuffer, strides: Any, order: Any) -> Any:
+            array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, strides, order)
             array._raw, array._made = raw, (os.getpid(), raw.data(), raw.bytes())
             return array
 
@@ -262,10 +249,9 @@ def _cuda_class() -> Any:
 
         _is_gpu_buffer = True
 
-        def __new__(cls, asked: _Asked) -> Any:
-            shape, dtype, raw = asked.allocate(cupy.dtype)
+        def __new__(cls, shape: Any, dtype: Any, raw: RawGpuBuffer, strides: Any, order: Any) -> Any:
             memory = cupy.cuda.UnownedMemory(raw.data(), raw.bytes(), raw, raw.device_id())
             pointer = cupy.cuda.MemoryPointer(memory, 0)
-            return cupy.ndarray.__new__(cls, shape, dtype, pointer, asked.strides, asked.order)
+            return cupy.ndarray.__new__(cls, shape, dtype, pointer, strides, order)
 
     return CudaGpuBuffer

@@ -101,6 +101,14 @@ def pair(rank, n, address):
     return made, peer, made.make_connection([peer], mscclpp.Transport.CudaIpc)
 
 
+def alone():
+    """Returns the communicator of a job of one rank, and its connection with itself."""
+    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+    comm = mscclpp.Communicator(bootstrap)
+    return comm, comm.connect(mscclpp.Transport.CudaIpc, 0).get()
+
+
 def python(*arguments, timeout=300, cwd=None, **environment):
     """Starts a Python program, and returns what it printed. A variable of the environment that is None is removed."""
     environment = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}

@@ -321,10 +321,7 @@ def test_nothing_is_left_behind():
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mappings
 
     def work():
-        bootstrap = TcpBootstrap.create(0, 1)
-        bootstrap.initialize(TcpBootstrap.create_unique_id())
-        comm = Communicator(bootstrap)
-        connection = comm.connect(Transport.CudaIpc, 0).get()
+        comm, connection = ranks.alone()
         buffer = mscclpp.GpuBuffer(100)
         memory = comm.register_memory(buffer.data.ptr, buffer.nbytes, Transport.CudaIpc)
         comm.send_memory(memory, 0)

@@ -159,10 +159,7 @@ def test_a_service_that_is_aborted_says_so():
 
 
 def test_a_service_runs_within_a_with_statement():
-    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
-    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
-    comm = mscclpp.Communicator(bootstrap)
-    connection = comm.connect(mscclpp.Transport.CudaIpc, 0).get()
+    comm, connection = ranks.alone()
     with pytest.raises(ZeroDivisionError), mscclpp.ProxyService() as service:
         assert isinstance(service, mscclpp.ProxyService)
         service.build_and_add_semaphore(comm, connection)

@@ -14,7 +14,7 @@ from ._arguments import check_seconds, count, optional
 from ._data_types import SIZES
 from ._errors import misuse
 from ._group import CommGroup
-from ._on_device import OnDevice, _Array, _handle, _item_size, _new, communicator_of
+from ._on_device import OnDevice, _Array, _handle, _new, communicator_of
 
 #: An operation: "sum", "prod", "max", "min", "avg", or ("premul_sum", factor). Averages are computed as NCCL does:
 #: for integers, the sum (which wraps) is divided and rounded towards zero; for float32 and float64, each number is
@@ -112,7 +112,7 @@ class Collectives(OnDevice):
             if _arrays.is_torch_tensor(x):
                 address, length, dtype = self._look_at_torch("x", x)
             else:
-                address, length, dtype, _ = self._look("x", x, is_written=True)
+                address, length, dtype, *_ = self._look("x", x, is_written=True)
             return self._ask("all_reduce", address, address, length, dtype, op, 0, x, x, stream)
         given, taken, out = self._pair(x, out, lambda array: array.shape)
         return self._call("all_reduce", given, taken, given.length, op, 0, x, out, stream)
@@ -294,7 +294,7 @@ class Collectives(OnDevice):
     ) -> Any:
         if dtype not in SIZES:
             name, array = ("out", out) if kind == "scatter" else ("x", x)
-            size = _item_size(array)
+            size = self._look(name, array).size
             if kind in _REDUCTIONS or not size:
                 how = "there are no collectives of" if not size else "there are no reductions of"
                 raise misuse(f"argument '{name}': {how} numbers of type {dtype}")

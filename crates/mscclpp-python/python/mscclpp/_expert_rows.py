@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _arrays
 from ._data_types import SIZES
-from ._on_device import OnDevice, _Array, _item_size, _new
+from ._on_device import OnDevice, _Array, _new
 
 #: The address and the size of memory.
 _Memory = tuple[int, int]
@@ -58,7 +58,7 @@ class ExpertRows(OnDevice):
 
     def _bytes(self, name: str, x: Any, is_number: bool, is_written: bool = False) -> _Memory:
         array = self._numbers(name, x, is_written) if is_number else self._look(name, x, is_written)
-        return array.address, array.length * _item_size(x)
+        return array.address, array.length * array.size
 
     def _rows_given(self, rows: Any, also: Sequence[Any], tokens: int) -> list[_Memory]:
         if len(also) != len(self._given) - 1:
@@ -139,7 +139,8 @@ class ExpertRows(OnDevice):
                 # Words of 4 bytes, as the kernels store them.
                 made.append(_new(x, (*shape[:-1], row // 4, shape[-1]), "float32" if dtype == "float32" else "int32"))
             else:
-                made.append(_new(x, (*shape, row // (SIZES[dtype] if dtype else _item_size(x))), dtype))
+                size = SIZES[dtype] if dtype else getattr(x, "itemsize", 1)
+                made.append(_new(x, (*shape, row // size), dtype))
         return tuple(made)
 
 

@@ -79,9 +79,9 @@ pub(crate) struct PyRequests(Vec<Asked>);
 
 #[pymethods]
 impl PyRequests {
-    /// Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. For each element that
-    /// a request counts, the input has `parts[0]` elements, and the output `parts[1]`. An element is `times` numbers of type
-    /// `dtype`.
+    /// Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. The input has
+    /// `parts[0]` times as many elements as the request's count, the output `parts[1]` times as many. Each element is
+    /// sent as `times` numbers of type `dtype`: a complex64 as two float32.
     ///
     /// Returns None unless all tensors are of one type, on one device, and have their numbers in memory in their order and with
     /// their signs. Without PyTorch's table for DLPack, which older versions lack, that is not known.

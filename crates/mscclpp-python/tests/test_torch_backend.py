@@ -12,13 +12,15 @@ import mscclpp
 import pytest
 
 import ranks
+from device import sim_only
 
 torch = pytest.importorskip("torch")
 
 N = 3
 #: The time-out of a program, in seconds: importing torch takes minutes if the machine is busy.
 IMPORTS = 900
-pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="gpu: by_torch.py --backend mscclpp")
+# On GPUs, crates/mscclpp-nccl/tests/clients/by_torch.py --backend mscclpp takes their place.
+pytestmark = sim_only
 
 
 def join(backend, rank, n, address):

@@ -17,10 +17,12 @@ import pytest
 from test_torch_backend import IMPORTS
 
 import ranks
+from device import sim_only
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="gpu: by_torch.py --backend mscclpp")
+# On GPUs, crates/mscclpp-nccl/tests/clients/by_torch.py --backend mscclpp takes their place.
+pytestmark = sim_only
 
 
 def join(rank, n, address):

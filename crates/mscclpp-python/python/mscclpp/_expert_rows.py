@@ -96,7 +96,7 @@ class ExpertRows(OnDevice):
         return array.address, 4 * array.length
 
     def _rows_of(self, layout: str, alignment: int) -> int:
-        """Returns how many rows a layout has room for if it is always enough."""
+        """Returns the number of rows that a layout needs in the worst case."""
         most, local = self.n_ranks * self.capacity, self.n_local
         if layout == "expert":
             return local * most

@@ -17,7 +17,7 @@ from ._mscclpp import _Requests
 #: moved as bytes.
 _MOVED = {getattr(torch, name): (name, 1) for name in SIZES}
 _COMPLEX = {torch.complex32: ("float16", 2), torch.complex64: ("float32", 2), torch.complex128: ("float64", 2)}
-#: An operation and its number, which is its hash.
+#: For each name of an operation, the hash of torch's `RedOpType`, which is its number.
 _OPS = {
     name: hash(getattr(dist.ReduceOp.RedOpType, kind))
     for kind, name in (("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))

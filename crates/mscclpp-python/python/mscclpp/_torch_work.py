@@ -28,7 +28,8 @@ _WATCH_EVERY = 0.2
 #: How often it looks for further calls before it ends.
 _IDLE_FOR = 50
 _NO_TIME = timedelta(0)
-#: The most numbers that the tensors of a work may have that is kept for torch.
+#: A work whose result has at most so many numbers is kept when the program drops it, because torch's reducer may still wait
+#: with it.
 _FEW = 16
 
 
@@ -334,12 +335,13 @@ class Lane:
             if not waiting:
                 return
             try:
-                check = self._patience(names, seconds)
-                pause = 0.00002
+                deadline, pause = time.monotonic() + seconds, 0.00002
                 # After an error of the collectives, the waits of these calls end, or have ended before.
                 with contextlib.suppress(Error):
                     while not self._made.enqueue([], 0):
-                        check()
+                        if time.monotonic() > deadline:
+                            self.give_up(names, seconds)
+                        self.check()
                         time.sleep(pause)
                         pause = min(1.5 * pause, 0.002)
                 self.collectives.synchronize(0)
@@ -356,17 +358,6 @@ class Lane:
                         call.finished()
                 work._is_done = True
             self.check()
-
-    def _patience(self, names: list[str], seconds: float) -> Callable[[], None]:
-        """Returns a function that aborts calls when their time is up, and raises their error."""
-        deadline = time.monotonic() + seconds
-
-        def check() -> None:
-            if time.monotonic() > deadline:
-                self.give_up(names, seconds)
-            self.check()
-
-        return check
 
     def check(self) -> None:
         """Raises the error of earlier calls, if they failed."""

@@ -50,7 +50,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
         let item = |at: usize| parts.get_item(at);
         let kind = item(0)?;
         let kind = kind.extract::<&str>()?;
-        let mut count = 0;
+        let (mut count, dtype) = (0, item(4)?);
+        let dtype = dtype.extract::<&str>()?;
         let what = match kind {
             "all_gather_v" => What::AllGatherV(item(3)?.extract()?),
             "all_to_all_v" => {
@@ -59,16 +60,15 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
             }
             _ => {
                 count = item(3)?.extract()?;
-                What::Plain(plain(kind, || operation(&item(5)?), || item(6)?.extract())?)
+                What::Plain(plain(kind, || operation(&item(5)?, dtype), || item(6)?.extract())?)
             }
         };
-        let dtype = item(4)?;
         Ok(Self {
-            data_type: type_of(&what, dtype.extract()?)?,
             kind: what,
             send: DevicePtr(item(1)?.extract()?),
             recv: DevicePtr(item(2)?.extract()?),
             count,
+            data_type: of_collectives(dtype)?,
         })
     }
 }
@@ -98,8 +98,8 @@ impl PyRequests {
         times: u64,
         op: Bound<'_, PyAny>,
     ) -> PyResult<Option<Self>> {
-        let kind = What::Plain(plain(kind, || operation(&op), || Ok(0))?);
-        let data_type = type_of(&kind, dtype)?;
+        let kind = What::Plain(plain(kind, || operation(&op, dtype), || Ok(0))?);
+        let data_type = of_collectives(dtype)?;
         let Some(mut tensors) = Tensors::of(py)? else { return Ok(None) };
         if given.len() != taken.len() {
             return Ok(None);
@@ -167,28 +167,19 @@ fn plain(
     })
 }
 
-/// Returns the type with a name. Integers are multiplied by an integer only, because a fraction would be cut off.
-fn type_of(what: &What, name: &str) -> PyResult<DataType> {
-    let data_type = of_collectives(name)?;
-    match what {
-        What::Plain(
-            Kind::AllReduce(ReduceOp::PreMulSum(factor))
-            | Kind::ReduceScatter(ReduceOp::PreMulSum(factor))
-            | Kind::Reduce { op: ReduceOp::PreMulSum(factor), .. },
-        ) if factor.fract() != 0.0 && !data_type.is_float() => Err(PyValueError::new_err(format!(
-            "argument 'op': numbers of type {name} cannot be multiplied by {factor}"
-        ))),
-        _ => Ok(data_type),
-    }
-}
-
-/// Converts an operation: a name such as "sum", or ("premul_sum", factor).
-fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
+/// Converts an operation on numbers of a type: a name such as "sum", or ("premul_sum", factor).
+fn operation(given: &Bound<'_, PyAny>, dtype: &str) -> PyResult<ReduceOp> {
     // Most are names, for which no error need be made first.
     if !given.is_instance_of::<PyString>()
         && let Ok((name, factor)) = given.extract::<(String, f64)>()
     {
         return match name.as_str() {
+            // A fraction would be cut off.
+            "premul_sum" if factor.fract() != 0.0 && !of_collectives(dtype)?.is_float() => {
+                Err(PyValueError::new_err(format!(
+                    "argument 'op': numbers of type {dtype} cannot be multiplied by {factor}"
+                )))
+            }
             "premul_sum" => Ok(ReduceOp::PreMulSum(factor)),
             _ => Err(error::misuse(format!("there is no operation {name:?} with a factor"))),
         };

@@ -1,5 +1,6 @@
 """Ranks as processes: each runs a function of a test module, on its own device if there are enough."""
 
+import functools
 import logging
 import logging.handlers
 import multiprocessing
@@ -31,7 +32,7 @@ def free_address():
 def _rank(function, rank, n, address, args, outcome):
     try:
         mscclpp.set_device(rank % mscclpp.device_count())
-        outcome.send((True, function(rank, n, address, *args)))
+        outcome.send((True, getattr(function, "of_rank", function)(rank, n, address, *args)))
     except BaseException:
         outcome.send((False, traceback.format_exc()))
         raise SystemExit(1) from None
@@ -88,6 +89,22 @@ def run(n, function, *args, timeout=120):
         values = [ranks.outcome(rank, timeout) for rank in range(n)]
         ranks.join(timeout)
         return values
+
+
+def each_of(n, timeout=120):
+    """Makes a test of a function of a rank, which `n` ranks run."""
+
+    def made(function):
+        @functools.wraps(function)
+        def test():
+            run(n, test, timeout=timeout)
+
+        # Else pytest takes the arguments of the function for those of the test.
+        del test.__wrapped__
+        test.of_rank = function
+        return test
+
+    return made
 
 
 def group(rank, n, address):

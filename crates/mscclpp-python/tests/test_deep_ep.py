@@ -703,7 +703,8 @@ class OneRank:
         return value
 
 
-def wrong_arguments(rank, n, address):
+@ranks.each_of(1, timeout=LIMIT)
+def test_errors_say_what_to_do(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     Buffer = deep_ep.Buffer
     refused(TypeError, "takes one of 'group'", Buffer)
@@ -802,10 +803,6 @@ def layout_of_three(tokens):
     from mscclpp import _deep_ep_normal
 
     _deep_ep_normal.layout(SimpleNamespace(size=3), tokens.ids, E)
-
-
-def test_errors_say_what_to_do():
-    ranks.run(1, wrong_arguments, timeout=LIMIT)
 
 
 # Putting it into place

@@ -143,7 +143,8 @@ def test_residual_and_norm_are_those_of_numpy(n):
     ranks.run(n, norms, [(1, 64), (5, 1024), (2, 3, 256)], timeout=500)
 
 
-def norm_of_bfloat16(rank, n, address):
+@ranks.each_of(2, timeout=500)
+def test_a_norm_of_bfloat16(rank, n, address):
     comm = joined(rank, n, address)
     shape = (4, 128)
     each = [of_bits(to_bits(values(shape, r))) for r in range(n)]
@@ -164,10 +165,6 @@ def norm_of_bfloat16(rank, n, address):
     assert numpy.array_equal(got[0], expected[0])
     assert numpy.allclose(got[1], expected[1], rtol=1e-2, atol=1e-2)
     comm._group.barrier()
-
-
-def test_a_norm_of_bfloat16():
-    ranks.run(2, norm_of_bfloat16, timeout=500)
 
 
 def norm_of_torch(rank, n, address):
@@ -203,7 +200,8 @@ def test_a_norm_of_tensors():
     ranks.run(2, norm_of_torch, timeout=500)
 
 
-def wrong_arguments(rank, n, address):
+@ranks.each_of(2, timeout=500)
+def test_wrong_arguments_are_named(rank, n, address):
     comm = joined(rank, n, address)
     new = lambda shape, dtype="float16": arrays.zeros(shape, dtype)  # noqa: E731
     x, residual, weight = new((4, 64)), new((4, 64)), new(64)
@@ -313,7 +311,3 @@ def wrong_arguments(rank, n, address):
     comm.synchronize()
     assert (host(out) == 0).all() and "const void* bias, float factor" in repr(fused)
     comm._group.barrier()
-
-
-def test_wrong_arguments_are_named():
-    ranks.run(2, wrong_arguments, timeout=500)

@@ -14,6 +14,7 @@ import time
 import traceback
 
 import mscclpp
+import pytest
 from mscclpp import CommGroup
 from mscclpp.utils import KernelBuilder
 
@@ -91,12 +92,13 @@ def run(n, function, *args, timeout=120):
         return values
 
 
-def each_of(n, timeout=120):
-    """Makes a test of a function of a rank, which `n` ranks run."""
+def each_of(*numbers, timeout=120):
+    """Makes a test of a function of a rank, for each of these numbers of ranks."""
 
     def made(function):
         @functools.wraps(function)
-        def test():
+        @pytest.mark.parametrize("n", numbers)
+        def test(n):
             run(n, test, timeout=timeout)
 
         # Else pytest takes the arguments of the function for those of the test.

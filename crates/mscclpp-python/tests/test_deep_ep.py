@@ -110,7 +110,8 @@ def check_layout(given, tokens, n):
     assert equal(given["num_tokens_per_expert"], torch.stack([(tokens.ids == e).sum() for e in range(E)]).int())
 
 
-def normal(rank, n, address):
+@ranks.each_of(2, 4, timeout=LIMIT)
+def test_normal_mode_is_that_of_the_oracle(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     buffer = deep_ep.Buffer(
         group,
@@ -243,11 +244,6 @@ def there_and_back(buffer, rank, handle, everybody, with_topk):
         assert equal(combined_weights, sums)
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_normal_mode_is_that_of_the_oracle(n):
-    ranks.run(n, normal, timeout=LIMIT)
-
-
 # Low-latency mode
 
 M = 6
@@ -269,7 +265,8 @@ def of_experts(everybody, rank):
     ]
 
 
-def low_latency(rank, n, address):
+@ranks.each_of(2, 4, timeout=LIMIT)
+def test_low_latency_mode_is_that_of_the_oracle(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     size = deep_ep.Buffer.get_low_latency_rdma_size_hint(M, H, n, E)
     buffer = deep_ep.Buffer(group, num_rdma_bytes=size, low_latency_mode=True, num_qps_per_rank=E // n)
@@ -423,11 +420,6 @@ def two_at_once(buffer, rank, batches):
         for batch, result in zip(batches, results):
             tokens = batch[rank]
             assert equal(result, sums_of_experts(tokens, len(batch), lambda e, t: tokens.x[t].float() * 2))
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_low_latency_mode_is_that_of_the_oracle(n):
-    ranks.run(n, low_latency, timeout=LIMIT)
 
 
 # Ranks that are lost
@@ -585,7 +577,8 @@ def decode(buffer, layer, tokens, n, rank):
     return out
 
 
-def layers(rank, n, address):
+@ranks.each_of(2, 4, timeout=LIMIT)
+def test_a_layer_is_that_of_one_rank_and_of_mscclpp_ep(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     buffer = deep_ep.Buffer(group, 1 << 20, deep_ep.Buffer.get_low_latency_rdma_size_hint(M, H, n, E), True)
     experts = mscclpp.ep.Experts(group, experts=E, top_k=K, hidden=H, capacity=M)
@@ -629,11 +622,6 @@ def group_barrier(group):
     import torch.distributed as dist
 
     dist.barrier(group)
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_a_layer_is_that_of_one_rank_and_of_mscclpp_ep(n):
-    ranks.run(n, layers, timeout=LIMIT)
 
 
 # Streams, of which simulated devices have one

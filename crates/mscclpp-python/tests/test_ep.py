@@ -367,7 +367,8 @@ def test_ranks_that_differ_are_told(rank, n, address):
         joined(rank, n, address, capacity=4 + rank)
 
 
-def late(rank, n, address):
+@ranks.each_of(2)
+def test_a_rank_that_does_not_come_is_named(rank, n, address):
     library, comm = arrays, joined(rank, n, address, timeout=1)
     if rank == 0:
         comm.dispatch(library.ones((1, H), "float32"), library.zeros((1, K), "int32"))
@@ -375,10 +376,6 @@ def late(rank, n, address):
             comm.synchronize()
         assert error.value.code == mscclpp.ErrorCode.Aborted
     comm._group.barrier()
-
-
-def test_a_rank_that_does_not_come_is_named():
-    ranks.run(2, late)
 
 
 @ranks.each_of(1)

@@ -48,7 +48,8 @@ def values(shape, seed):
     return numpy.random.default_rng(seed).integers(-8, 9, shape).astype("float32") / 2
 
 
-def scales_and_adds(rank, n, address):
+@ranks.each_of(1, 2, 3, timeout=500)
+def test_an_epilogue_goes_on_with_the_sums(rank, n, address):
     fused = mscclpp.fused_all_reduce(epilogue=EPILOGUE, parameters="const void* bias, float factor")
     comm = joined(rank, n, address)
     for dtype in ("float16", "float32"):
@@ -68,11 +69,6 @@ def scales_and_adds(rank, n, address):
             assert numpy.array_equal(host(largest), expected.astype(dtype).max(1).astype("float32"))
             assert numpy.array_equal(host(x), each[rank].astype(dtype)), "it has changed what it was given"
     comm._group.barrier()
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_an_epilogue_goes_on_with_the_sums(n):
-    ranks.run(n, scales_and_adds, timeout=500)
 
 
 def normalised(sums, residual, weight, eps, rounded):

@@ -16,8 +16,12 @@ fn main() -> io::Result<()> {
     link_to_nccl(Path::new(&out))?;
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=MSCCLPP_GIT_COMMIT");
+    // The log of HEAD grows with each commit and each switch to another one.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| Path::new(log).exists()) {
+        println!("cargo:rerun-if-changed={log}");
+    }
     if env::var_os("MSCCLPP_GIT_COMMIT").is_none()
-        && let Some(commit) = commit()
+        && let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"])
     {
         println!("cargo:rustc-env=MSCCLPP_GIT_COMMIT={commit}");
     }
@@ -41,9 +45,9 @@ fn link_to_nccl(out: &Path) -> io::Result<()> {
     symlink(profile.join("deps/libnccl.so"), link)
 }
 
-/// The commit of the working tree. None outside of one, for example in a source distribution.
-fn commit() -> Option<String> {
-    let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output().ok()?;
-    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    (output.status.success() && !commit.is_empty()).then_some(commit)
+/// The answer of git about the working tree. None outside of one, for example in a source distribution.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let answer = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !answer.is_empty()).then_some(answer)
 }

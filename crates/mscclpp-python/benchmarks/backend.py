@@ -18,6 +18,7 @@ import mscclpp._torch_work as works
 import mscclpp.torch as backend
 import torch
 import torch.distributed as dist
+from timing import calls_of
 
 
 class Nothing(dist.ProcessGroup):  # type: ignore[misc]
@@ -75,33 +76,15 @@ def of_group(group: Any, waits: Callable[[Any], object]) -> dict[str, Callable[[
     """Return a call of each kind."""
     x, y = torch.ones(256), torch.ones(256)
 
-    def coalesced() -> None:
-        with dist._coalescing_manager(group):
-            for _ in range(16):
-                dist.all_reduce(x, group=group)
-
     def both() -> None:
         works = dist.isend(x, group=group, group_dst=1), dist.irecv(y, group=group, group_src=1)
         for work in works:
             waits(work)
 
-    def batch() -> None:
-        ops = [dist.P2POp(dist.isend, x, 0, group), dist.P2POp(dist.irecv, y, 0, group)]
-        for work in dist.batch_isend_irecv(ops):
-            waits(work)
-
-    return {
-        "all_reduce": lambda: dist.all_reduce(x, group=group),
-        "all_reduce, with async_op": lambda: waits(dist.all_reduce(x, group=group, async_op=True)),
-        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(y, x, group=group),
-        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(y, x, group=group),
-        "all_to_all_single": lambda: dist.all_to_all_single(y, x, group=group),
-        "broadcast": lambda: dist.broadcast(x, 0, group=group),
+    return calls_of(group, x, y, y, 0, waits) | {
         "send": lambda: dist.send(x, group=group, group_dst=1),
         "recv": lambda: dist.recv(y, group=group, group_src=1),
         "isend and irecv": both,
-        "batch_isend_irecv of 2": batch,
-        "16 all_reduces, coalesced": coalesced,
     }
 
 

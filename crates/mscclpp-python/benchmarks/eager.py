@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from timing import as_ranks, joined, of_host
+from timing import as_ranks, calls_of, joined, of_host
 
 CALLS = 500
 ROUNDS = 3
@@ -26,27 +26,8 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
 def of_group(numbers: torch.Tensor, group: Any) -> dict[str, Callable[[], object]]:
     """Return a call of each kind."""
     peer, parts, taken = 1 - dist.get_rank(), numbers.repeat(2), numbers.clone()
-
-    def coalesced() -> None:
-        with dist._coalescing_manager(group):
-            for _ in range(16):
-                dist.all_reduce(numbers, group=group)
-
-    def both_ways() -> None:
-        ops = [dist.P2POp(dist.isend, numbers, peer, group), dist.P2POp(dist.irecv, taken, peer, group)]
-        for work in dist.batch_isend_irecv(ops):
-            work.wait()
-
-    return {
-        "all_reduce": lambda: dist.all_reduce(numbers, group=group),
-        "all_reduce, with async_op": lambda: dist.all_reduce(numbers, group=group, async_op=True).wait(),
-        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(parts, numbers, group=group),
-        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(numbers, parts, group=group),
-        "all_to_all_single": lambda: dist.all_to_all_single(taken, numbers, group=group),
-        "broadcast": lambda: dist.broadcast(numbers, 0, group=group),
-        "send, recv": lambda: (dist.send if peer else dist.recv)(numbers, peer, group=group),
-        "batch_isend_irecv of 2": both_ways,
-        "16 all_reduces, coalesced": coalesced,
+    return calls_of(group, numbers, parts, taken, peer, lambda work: work.wait()) | {
+        "send, recv": lambda: (dist.send if peer else dist.recv)(numbers, peer, group=group)
     }
 
 

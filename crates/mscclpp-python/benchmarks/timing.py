@@ -82,3 +82,30 @@ def of_host(call: Callable[[], object], calls: int, rounds: int) -> list[tuple[f
         torch.cuda.synchronize()
         times.append(((time.perf_counter() - begin) * 1e6 / calls, (made - begin) * 1e6 / calls))
     return times
+
+
+def calls_of(
+    group: Any, x: Any, parts: Any, taken: Any, peer: int, wait: Callable[[Any], object]
+) -> dict[str, Callable[[], object]]:
+    """Return a call of each kind that all ranks make alike. `parts` has room for `x` of all ranks."""
+
+    def coalesced() -> None:
+        with dist._coalescing_manager(group):
+            for _ in range(16):
+                dist.all_reduce(x, group=group)
+
+    def batch() -> None:
+        ops = [dist.P2POp(dist.isend, x, peer, group), dist.P2POp(dist.irecv, taken, peer, group)]
+        for work in dist.batch_isend_irecv(ops):
+            wait(work)
+
+    return {
+        "all_reduce": lambda: dist.all_reduce(x, group=group),
+        "all_reduce, with async_op": lambda: wait(dist.all_reduce(x, group=group, async_op=True)),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(parts, x, group=group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(x, parts, group=group),
+        "all_to_all_single": lambda: dist.all_to_all_single(taken, x, group=group),
+        "broadcast": lambda: dist.broadcast(x, 0, group=group),
+        "batch_isend_irecv of 2": batch,
+        "16 all_reduces, coalesced": coalesced,
+    }

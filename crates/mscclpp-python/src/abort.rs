@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 
 use crate::{
     communicator::PyCommunicator,
-    device::current,
+    device::{current, platform},
     error::{self, OrRaise},
     macros::first_of,
     memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
@@ -88,17 +88,21 @@ fn all_of(object: &Bound<'_, PyAny>, reason: &Arc<str>) -> PyResult<Vec<AnyWaite
     }
 }
 
-/// Waits until everything that was launched on the default stream of the current GPU is complete. If it is not
-/// complete in time, the objects in `abort` are aborted, which ends kernels that wait through them.
+/// Waits until everything that was launched on the default stream of a GPU, by default the current one, is complete. If
+/// it is not complete in time, the objects in `abort` are aborted, which ends kernels that wait through them.
 #[pyfunction(name = "_synchronize")]
-#[pyo3(signature = (timeout_sec, abort: "object"))]
+#[pyo3(signature = (timeout_sec, abort: "object", device = None))]
 pub(crate) fn synchronize(
     py: Python<'_>,
     timeout_sec: f64,
     abort: Option<&Bound<'_, PyAny>>,
+    device: Option<usize>,
 ) -> PyResult<()> {
     let limit = waiting::seconds(timeout_sec)?;
-    let gpu = current(py)?;
+    let gpu = match device {
+        Some(device) => platform(py)?.gpu(device).or_raise()?,
+        None => current(py)?,
+    };
     let reason = || format!("work on {gpu} did not finish within {limit:?}").into();
     let abort = abort.map(|object| all_of(object, &reason())).transpose()?;
     let stream = gpu.default_stream().or_raise()?;

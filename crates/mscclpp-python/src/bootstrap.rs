@@ -16,6 +16,7 @@ use pyo3::{
 };
 
 use crate::{
+    constructor::match_names,
     error::{self, OrRaise},
     owned::Owned,
     raw,
@@ -345,29 +346,23 @@ impl<'py> Message<'py> {
                 )));
             }
         };
-        let argument = |name: &str| -> PyResult<Option<Bound<'py, PyAny>>> {
-            let Some(place) = names.iter().position(|known| *known == name) else { return Ok(None) };
-            let named = kwargs.map(|kwargs| kwargs.get_item(name)).transpose()?.flatten();
-            match (args.get_item(place).ok(), named) {
-                (Some(value), None) | (None, Some(value)) => Ok(Some(value)),
-                _ => Err(PyTypeError::new_err(format!(
-                    "{call}() misses the argument '{name}', or has it twice"
-                ))),
-            }
-        };
-        let number = |name: &str| -> PyResult<Option<usize>> {
-            argument(name)?
+        let mut values = match_names(call, names, args, kwargs)?;
+        let mut argument =
+            |name: &str| names.iter().position(|known| *known == name).and_then(|at| values[at].take());
+        let data = argument("data");
+        let mut number = |name: &str| -> PyResult<Option<usize>> {
+            argument(name)
                 .map(|value| uint(&value))
                 .transpose()
                 .map_err(|e| PyTypeError::new_err(format!("argument '{name}': {}", e.value(args.py()))))
         };
-        let required = |name: &str| -> PyResult<usize> {
+        let size = number("size")?;
+        let mut required = |name: &str| -> PyResult<usize> {
             number(name)?
                 .ok_or_else(|| PyTypeError::new_err(format!("{call}() misses the argument '{name}'")))
         };
-        let tag = u32::try_from(required("tag")?).map_err(|_| {
-            PyTypeError::new_err(format!("argument 'tag': it must be less than {}", u32::MAX))
-        })?;
-        Ok(Self { data: argument("data")?, size: number("size")?, peer: required("peer")?, tag })
+        let tag = u32::try_from(required("tag")?)
+            .map_err(|_| PyTypeError::new_err(format!("argument 'tag': it must be at most {}", u32::MAX)))?;
+        Ok(Self { data, size, peer: required("peer")?, tag })
     }
 }

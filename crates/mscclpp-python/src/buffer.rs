@@ -3,7 +3,11 @@
 use std::sync::OnceLock;
 
 use mscclpp::{DeviceBuffer, Platform};
-use pyo3::{exceptions::PyAttributeError, prelude::*, types::PyDict};
+use pyo3::{
+    exceptions::{PyAttributeError, PyBufferError},
+    prelude::*,
+    types::PyDict,
+};
 
 use crate::{
     device,
@@ -88,13 +92,23 @@ impl PyRawGpuBuffer {
         Ok(dlpack::device(&self.buffer()?))
     }
 
-    /// The bytes as a DLPack capsule.
-    #[pyo3(signature = (**_kwargs: "object"))]
+    /// The bytes as a DLPack capsule. There are neither copies nor other devices.
+    #[pyo3(signature = (*, stream: "object" = None, max_version: "object" = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,
         py: Python<'py>,
-        _kwargs: Option<&Bound<'py, PyDict>>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<Bound<'py, PyAny>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = (stream, max_version);
+        let device = self.__dlpack_device__()?;
+        if copy == Some(true) || dl_device.is_some_and(|wanted| wanted != device) {
+            return Err(PyBufferError::new_err(format!(
+                "a RawGpuBuffer gives its memory, on device {device:?} of DLPack, and no copy"
+            )));
+        }
         self.to_dlpack(py, "uint8", Vec::new(), Vec::new())
     }
 

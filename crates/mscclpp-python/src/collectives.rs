@@ -1,13 +1,10 @@
 //! The collectives of `mscclpp-collectives`, called with addresses. The Python layer (`_collectives.py`) takes
 //! arrays.
 
-use std::{
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use mscclpp::{
-    Communicator, DevicePtr, Platform, Report, Stream,
+    Communicator, DevicePtr, Platform, Stream,
     engine::LastCall,
     gpu::{Abort as _, PinnedBuffer},
 };
@@ -93,12 +90,7 @@ impl PyCollectives {
     ) -> PyResult<Self> {
         let communicator = communicator.waited()?;
         let gpu = communicator.context().gpu(device).or_raise()?;
-        let timeout = |seconds| {
-            Duration::try_from_secs_f64(seconds).map_err(|error| {
-                error::misuse(format!("argument 'timeout_sec': {seconds} is no time: {error}"))
-            })
-        };
-        let timeout = timeout_sec.map(timeout).transpose()?;
+        let timeout = timeout_sec.map(waiting::seconds).transpose()?;
         let builder = Collectives::builder(&communicator, &gpu).overlap(overlap);
         let builder = check_calls.into_iter().fold(builder, CollectivesBuilder::check_calls);
         let builder = max_blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
@@ -338,7 +330,7 @@ impl PyCollectives {
         py.detach(|| made.collectives.check()).map_err(raised)
     }
 
-    /// Ends the waits of this rank's calls, and those of all other ranks' calls.
+    /// Ends the waits of this rank's calls, and those of all other ranks' calls: gives up the job, for a part of it, too.
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         let made = self.inner.get()?;
         py.detach(|| {
@@ -384,5 +376,8 @@ impl PyCollectives {
 }
 
 fn raised(error: Error) -> PyErr {
-    error::new(error.kind(), Report(&error).to_string())
+    match &error {
+        Error::Below(error) => error::raise(error),
+        error => error::in_python(error.kind(), error),
+    }
 }

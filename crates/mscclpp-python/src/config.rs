@@ -180,10 +180,10 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ConfigArgument {
         let Ok(given) = object.cast::<PyEndpointConfig>() else {
             return Err(error::unexpected("expected an EndpointConfig or a Transport, got", &object));
         };
-        let given = given.borrow();
+        let (py, given) = (object.py(), given.try_borrow()?);
         let transport: Transport = given.transport.transport()?;
-        let mut config = EndpointConfig::new(transport, given.device.borrow(object.py()).device()?);
-        config.ib = given.ib.borrow(object.py()).config()?;
+        let mut config = EndpointConfig::new(transport, given.device.try_borrow(py)?.device()?);
+        config.ib = given.ib.try_borrow(py)?.config()?;
         config.max_write_queue_size = chosen("max_write_queue_size", given.max_write_queue_size)?;
         Ok(Self(config))
     }

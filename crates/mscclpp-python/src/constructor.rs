@@ -52,7 +52,7 @@ impl<'py> Arguments<'py> {
             || args.get_item(0).is_ok_and(|first| first.is_instance_of::<PyCommunicator>())
             || constructor.rest.is_empty() && count == 2;
         let first: &[&str] = if is_pair { &["communicator", "connection"] } else { &["semaphore"] };
-        let mut values = constructor.match_names(&[first, constructor.rest].concat(), args, kwargs)?;
+        let mut values = match_names(constructor.name, &[first, constructor.rest].concat(), args, kwargs)?;
         if values.iter().all(Option::is_none) {
             return Ok(None);
         }
@@ -110,33 +110,32 @@ impl Constructor {
              connection{behind})"
         )))
     }
+}
 
-    /// Returns the values of arguments that may be given by position or by name. Python's None counts as not given.
-    fn match_names<'py>(
-        &self,
-        names: &[&str],
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
-        let class = self.name;
-        let mut values: Vec<Option<Bound<'py, PyAny>>> = args.iter().map(Some).collect();
-        if values.len() > names.len() {
-            return Err(PyTypeError::new_err(format!(
-                "{class}() takes ({}), and was given {}",
-                names.join(", "),
-                values.len()
-            )));
-        }
-        values.resize(names.len(), None);
-        for (name, value) in kwargs.into_iter().flatten() {
-            let name = name.extract::<String>()?;
-            let place = names.iter().position(|known| *known == name).ok_or_else(|| {
-                PyTypeError::new_err(format!("{class}() takes ({}), and no '{name}'", names.join(", ")))
-            })?;
-            if values[place].replace(value).is_some() {
-                return Err(PyTypeError::new_err(format!("{class}() has the argument '{name}' twice")));
-            }
-        }
-        Ok(values.into_iter().map(|value| value.filter(|value| !value.is_none())).collect())
+/// Returns the values of arguments that may be given by position or by name. Python's None counts as not given.
+pub(crate) fn match_names<'py>(
+    call: &str,
+    names: &[&str],
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+    let mut values: Vec<Option<Bound<'py, PyAny>>> = args.iter().map(Some).collect();
+    if values.len() > names.len() {
+        return Err(PyTypeError::new_err(format!(
+            "{call}() takes ({}), and was given {}",
+            names.join(", "),
+            values.len()
+        )));
     }
+    values.resize(names.len(), None);
+    for (name, value) in kwargs.into_iter().flatten() {
+        let name = name.extract::<String>()?;
+        let place = names.iter().position(|known| *known == name).ok_or_else(|| {
+            PyTypeError::new_err(format!("{call}() takes ({}), and no '{name}'", names.join(", ")))
+        })?;
+        if values[place].replace(value).is_some() {
+            return Err(PyTypeError::new_err(format!("{call}() has the argument '{name}' twice")));
+        }
+    }
+    Ok(values.into_iter().map(|value| value.filter(|value| !value.is_none())).collect())
 }

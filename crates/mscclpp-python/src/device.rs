@@ -38,11 +38,6 @@ pub(crate) fn stream(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
     if handle == 0 {
         return Ok(gpu.default_stream()?);
     }
-    if gpu.platform() == Platform::Sim {
-        return Err(Error::InvalidArgument(format!(
-            "stream {handle:#x}: simulated devices have the stream 0 alone"
-        )));
-    }
     // SAFETY: the program says that this is a stream of the device, which lives.
     Ok(unsafe { Stream::from_raw(gpu, std::ptr::with_exposed_provenance_mut(handle)) }?)
 }

@@ -1,9 +1,13 @@
 //! Device memory as DLPack tensors, the form in which array libraries hand each other memory.
 
-use std::ffi::{CStr, c_void};
+use std::{
+    ffi::{CStr, c_void},
+    ptr::NonNull,
+    slice,
+};
 
 use mscclpp::{DeviceBuffer, Platform};
-use pyo3::{ffi, prelude::*};
+use pyo3::{ffi, prelude::*, types::PyCapsule};
 
 use crate::{data_types, error, retired::RetireOnDrop};
 
@@ -139,6 +143,27 @@ pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAn
         }
         Bound::from_owned_ptr_or_err(py, capsule)
     }
+}
+
+type Seen = (u64, u8, u32, Vec<i64>, Option<Vec<i64>>);
+
+/// The address of the array in a capsule, the code of the kind of its numbers, their bits, the shape, and the strides in
+/// numbers if there are any. The memory stays the array's.
+#[pyfunction(name = "_of_dlpack")]
+#[pyo3(signature = (capsule: "object"))]
+pub(crate) fn look(capsule: &Bound<'_, PyCapsule>) -> PyResult<Seen> {
+    let view: NonNull<View> = capsule.pointer_checked(Some(NAME))?.cast();
+    // SAFETY: a capsule of this name has a tensor that begins with the view. It lives as long as the capsule.
+    let view = unsafe { view.as_ref() };
+    let numbers = |at: *mut i64| match (at.is_null(), usize::try_from(view.dimensions)) {
+        // SAFETY: shape and strides have a number for each dimension.
+        (false, Ok(n)) => Some(unsafe { slice::from_raw_parts(at, n) }.to_vec()),
+        _ => None,
+    };
+    let DataType { code, bits, lanes } = view.data_type;
+    let bits = u32::from(bits) * u32::from(lanes);
+    let address = view.data.addr() as u64 + view.byte_offset;
+    Ok((address, code, bits, numbers(view.shape).unwrap_or_default(), numbers(view.strides)))
 }
 
 unsafe extern "C" fn delete(managed: *mut Managed) {

@@ -106,8 +106,9 @@ impl<T, E: Into<Error>> OrRaise<T> for Result<T, E> {
     }
 }
 
-fn raise(error: &Error) -> PyErr {
-    let message = in_python(Report(error).to_string());
+/// Turns an error of the library into an exception.
+pub(crate) fn raise(error: &Error) -> PyErr {
+    let message = translated(error);
     if let Some(GpuError::Driver { code, .. }) = device_error(error) {
         return exception("CuError", i64::from(*code), message);
     }
@@ -118,7 +119,13 @@ fn raise(error: &Error) -> PyErr {
 }
 
 /// Names in the texts of the library, and the names that Python programs use instead.
-const NAMES: [(&str, &str); 14] = [
+const NAMES: [(&str, &str); 20] = [
+    ("Layout::Rank", "the layout \"rank\""),
+    ("Layout::Token", "the layout \"token\""),
+    ("Layout::Expert", "the layout \"expert\""),
+    ("Layout::Flat", "the layout \"flat\""),
+    ("exact(true)", "exact=True"),
+    ("DevicePtr(", "("),
     ("HostToDeviceSemaphore", "Host2DeviceSemaphore"),
     ("HostToHostSemaphore", "Host2HostSemaphore"),
     ("DeviceToDeviceSemaphore", "MemoryDevice2DeviceSemaphore"),
@@ -141,12 +148,17 @@ const NAMES: [(&str, &str); 14] = [
     ("as connect_all() and mesh() do", "as connect_all() does"),
 ];
 
-/// Replaces names of the library in a text by those of Python.
-fn in_python(text: String) -> String {
+/// Makes the `Error` for an error of the collectives or experts.
+pub(crate) fn in_python(kind: ErrorKind, error: &(dyn StdError + 'static)) -> PyErr {
+    new(kind, translated(error))
+}
+
+/// Returns the text of an error and its causes, with names of Python in the place of the library's.
+fn translated(error: &(dyn StdError + 'static)) -> String {
     let replaced = |text: String, (from, to): &(&str, &str)| {
         if text.contains(from) { text.replace(from, to) } else { text }
     };
-    NAMES.iter().fold(text, replaced)
+    NAMES.iter().fold(Report(error).to_string(), replaced)
 }
 
 fn device_error(error: &Error) -> Option<&GpuError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mscclpp::{DevicePtr, Gpu, Platform, Report, Stream};
+use mscclpp::{DevicePtr, Gpu, Platform, Stream};
 use mscclpp_ep::{
     Combine, Dispatch, Error, Experts, ExpertsBuilder, IdType, Layout, Memory, NumberType, Payload,
     Quantisation, Receive,
@@ -159,9 +159,10 @@ impl PyExperts {
         Ok(Self { inner: Owned::that_may_wait("Experts", made) })
     }
 
-    /// Sends tokens. `rows` are the tensors that travel, `out` the memory for those that come, none for the layout
-    /// "rank". `along` has memory for ids, weights and sources of rows, counts and waits, or None for each. Returns the
-    /// routing, the second half if `hook`, and whether all work of a simulated device was complete before.
+    /// Sends tokens. `rows` has the memory of each tensor to send, `out` that of each tensor to receive (empty for the
+    /// layout "rank"). `along` has five outputs, each of which may be None: local ids, weights and sources of the rows,
+    /// counts of the experts, and waiting times. Returns the routing, the second half if `hook`, and whether all work of
+    /// a simulated device was complete before.
     #[pyo3(signature = (tokens, ids, id_bytes, weights, rows, layout, alignment, out, along, micro_batch, zero_rest, mask_along, column_major, hook, stream: "int"))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords of the Python layer")]
     fn dispatch(
@@ -338,9 +339,10 @@ impl PyExperts {
 }
 
 impl Made {
-    /// Puts a call, or its first half, into a stream. `call` gets the memory that it uses for memory of the program,
-    /// of which the call stores to `written`. Returns what `call` returns, and whether all work of a simulated device
-    /// was complete before.
+    /// Puts a call, or its first half, into a stream. `call` gets a function that translates each memory of the program
+    /// to the memory that the device uses: the same on a GPU, a copy on a simulated device. `written` lists the
+    /// program's memory that the call writes, to which copies are copied back. Returns what `call` returns, and whether
+    /// all work of a simulated device was complete before.
     fn put<T>(
         &self,
         stream: usize,
@@ -391,5 +393,8 @@ fn quantisation(name: &str) -> PyResult<Quantisation> {
 }
 
 pub(crate) fn raised(error: Error) -> PyErr {
-    error::new(error.kind(), Report(&error).to_string())
+    match &error {
+        Error::Below(error) => error::raise(error),
+        error => error::in_python(error.kind(), error),
+    }
 }

@@ -1,12 +1,9 @@
 //! Kernels of Python programs: compiled, loaded, and launched with their arguments packed into one run of bytes.
 
-use std::{
-    ptr,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 
 use mscclpp::{
-    DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream,
+    DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module,
     errors::GpuError,
     gpu::{KernelParameter, numa},
 };
@@ -15,7 +12,7 @@ use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
 
 use crate::{
     arguments::{self, Prepared},
-    device::{current, number, platform},
+    device::{self, current, number, platform},
     error::{self, OrRaise},
     owned::Owned,
     raw::Bytes,
@@ -151,14 +148,10 @@ impl Loaded {
     ) -> PyResult<()> {
         let Self { kernel, gpu } = self;
         let launch = || {
-            let stream = match stream {
-                None => gpu.default_stream()?,
-                // SAFETY: the program says that this is a stream of the GPU, which lives.
-                Some(raw) => unsafe { Stream::from_raw(gpu, ptr::with_exposed_provenance_mut(raw))? },
-            };
+            let stream = device::stream(gpu, stream.unwrap_or(0))?;
             // SAFETY: the arguments have the number and sizes of the kernel's parameters. By launching it, the
             // program says that they are what the kernel expects, and that the memory they point to lives.
-            unsafe { kernel.launch(&stream, config, args) }
+            Ok::<_, Error>(unsafe { kernel.launch(&stream, config, args) }?)
         };
         py.detach(launch).or_raise()
     }

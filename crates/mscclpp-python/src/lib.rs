@@ -100,6 +100,7 @@ mod extension {
         connection::{PyConnection, PyContext, PyEndpoint},
         data_types::data_types,
         device::{device_count, set_device},
+        dlpack::look,
         env::{PyEnv, settings},
         error::ErrorCode,
         experts::PyExperts,

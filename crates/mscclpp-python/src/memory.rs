@@ -1,6 +1,6 @@
 //! `RegisteredMemory`.
 
-use mscclpp::{Connection, Context, DevicePtr, RegisteredMemory, Transport, TransportFlags};
+use mscclpp::{Context, DevicePtr, RegisteredMemory, Transport, TransportFlags, errors::CoreError};
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
@@ -86,14 +86,13 @@ impl PyRegisteredMemory {
     }
 
     /// The address of the memory in this process. A peer's memory is mapped by this call, if there is a connection to
-    /// its process over which memory can be mapped; else the address is 0.
+    /// its process over which memory can be mapped; else the address is 0. Raises the error if it cannot be mapped.
     fn data(&self, py: Python<'_>) -> PyResult<u64> {
         let memory = self.memory()?;
         if let Some(ptr) = memory.data() {
             return Ok(ptr.0);
         }
-        let map = |connection: &Connection| connection.peer_ptr(&memory).ok().flatten();
-        Ok(py.detach(|| known::all().iter().find_map(map)).map_or(0, |ptr| ptr.0))
+        py.detach(|| map(&memory)).or_raise()
     }
 
     /// How many bytes the memory has.
@@ -117,6 +116,21 @@ impl PyRegisteredMemory {
     fn deserialize(data: Bytes) -> PyResult<Self> {
         Ok(Self::of(RegisteredMemory::deserialize(&data.0).or_raise()?))
     }
+}
+
+/// Returns the address of a peer's memory, or 0 without a connection that can map it.
+fn map(memory: &RegisteredMemory) -> Result<u64, CoreError> {
+    let mut failed = Ok(0);
+    // A connection that has failed may be one with another peer, and maps nothing.
+    for connection in known::all().iter().filter(|connection| connection.check().is_ok()) {
+        match connection.peer_ptr(memory) {
+            Ok(Some(ptr)) => return Ok(ptr.0),
+            // The memory is another peer's, or was not registered for the transport.
+            Ok(None) | Err(CoreError::InvalidArgument(_) | CoreError::NotRegistered { .. }) => {}
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    failed
 }
 
 closable!(PyRegisteredMemory, inner, |memory| match memory {

@@ -87,7 +87,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Behind {
 }
 
 impl Behind {
-    /// Makes later work of `stream` wait.
+    /// Makes later work of `stream` wait for the point, or for the work that the other stream has now.
     pub(crate) fn hold(&self, stream: &Stream) -> Result<(), Error> {
         match self {
             Self::Stream(other) => stream.wait_stream(&device::stream(stream.gpu(), *other)?)?,

@@ -12,7 +12,7 @@ use mscclpp::{
     proxy::{Fifo, FifoPosition, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
 };
 use parking_lot::Mutex;
-use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit, prelude::*};
 
 use crate::{
     device,
@@ -38,13 +38,16 @@ enumeration! {
 type Raised = Arc<Mutex<Option<PyErr>>>;
 
 struct Handler {
-    function: Py<PyAny>,
+    /// The function of the program. None when the garbage collector has freed it.
+    function: Arc<Mutex<Option<Py<PyAny>>>>,
     raised: Raised,
 }
 
 impl Handler {
     fn call(&self, py: Python<'_>, trigger: ProxyTrigger) -> PyResult<ProxyHandlerResult> {
-        let answer = self.function.bind(py).call1((PyProxyTrigger::from(trigger),))?;
+        let function = self.function.lock().as_ref().map(|function| function.clone_ref(py));
+        let Some(function) = function else { return Ok(ProxyHandlerResult::Stop) };
+        let answer = function.bind(py).call1((PyProxyTrigger::from(trigger),))?;
         match answer.extract::<PyProxyHandlerResult>() {
             Ok(result) => Ok(result.into()),
             Err(_) => Err(error::unexpected(
@@ -76,6 +79,8 @@ impl ProxyHandler for Handler {
 #[pyclass(name = "Proxy", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyProxy {
     inner: Owned<Arc<Proxy<Handler>>>,
+    /// The function, as long as the proxy exists.
+    function: Weak<Mutex<Option<Py<PyAny>>>>,
     raised: Raised,
 }
 
@@ -107,11 +112,27 @@ impl PyProxy {
         }
         let gpu = device::current(py)?;
         let raised = Raised::default();
-        let handler = Handler { function: handler.clone().unbind(), raised: Arc::clone(&raised) };
+        let function = Arc::new(Mutex::new(Some(handler.clone().unbind())));
+        let weak = Arc::downgrade(&function);
+        let handler = Handler { function, raised: Arc::clone(&raised) };
         let proxy = py.detach(|| Proxy::builder(&gpu).fifo_size(fifo_size.0).build(handler)).or_raise()?;
         let proxy = Arc::new(proxy);
         remember(&proxy)?;
-        Ok(Self { inner: Owned::that_may_wait("Proxy", proxy), raised })
+        Ok(Self { inner: Owned::that_may_wait("Proxy", proxy), function: weak, raised })
+    }
+
+    /// Shows the function to the garbage collector: it may be a method of the object that holds this one.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let function = self.function.upgrade();
+        // A thread that holds the lock may be stopped meanwhile, so this does not wait for it.
+        let locked = function.as_ref().and_then(|function| function.try_lock());
+        locked.map_or(Ok(()), |function| visit.call(function.as_ref()))
+    }
+
+    fn __clear__(&self) {
+        // Dropping the function may run Python code, which must not meet the lock.
+        let function = self.function.upgrade().and_then(|function| function.lock().take());
+        drop(function);
     }
 
     /// Starts the thread, and with `blocking` waits until it takes triggers.

@@ -4,7 +4,7 @@ use std::ptr;
 
 use pyo3::{
     buffer::PyUntypedBuffer, exceptions::PyTypeError, inspect::PyStaticExpr, prelude::*,
-    type_hint_identifier, type_hint_subscript, type_hint_union,
+    type_hint_identifier, type_hint_subscript, type_hint_union, types::PyBool,
 };
 
 use crate::error;
@@ -53,7 +53,9 @@ pub(crate) fn locate(
     size: Option<usize>,
     writable: bool,
 ) -> PyResult<Memory> {
-    if let Ok(address) = data.extract::<usize>() {
+    // Arrays and tensors of one integer convert to a number, too, and are no addresses. Numbers of NumPy are.
+    let may_be_address = !data.is_instance_of::<PyBool>() && !data.hasattr("__setitem__")?;
+    if may_be_address && let Ok(address) = data.extract::<usize>() {
         let Some(size) = size else {
             return Err(PyTypeError::new_err(format!("{what}: the data is an address, so a size is needed")));
         };
@@ -65,6 +67,10 @@ pub(crate) fn locate(
     let Ok(buffer) = PyUntypedBuffer::get(data) else {
         return Err(error::unexpected(&format!("{what}: {NO_BYTES}"), data));
     };
+    of_buffer(what, buffer, size, writable)
+}
+
+fn of_buffer(what: &str, buffer: PyUntypedBuffer, size: Option<usize>, writable: bool) -> PyResult<Memory> {
     if !buffer.is_c_contiguous() || writable && buffer.readonly() {
         let how = if writable { "contiguous and writable" } else { "contiguous" };
         return Err(error::misuse(format!("{what}: the data's memory must be {how}")));
@@ -93,9 +99,11 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Bytes {
     );
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        match object.extract::<Vec<u8>>() {
-            Ok(bytes) => Ok(Self(bytes)),
-            Err(_) => Ok(Self(locate("the argument", &object, None, false)?.read())),
+        // An array is also a sequence, of numbers that may have several bytes.
+        if let Ok(buffer) = PyUntypedBuffer::get(&object) {
+            return Ok(Self(of_buffer("the argument", buffer, None, false)?.read()));
         }
+        let expected = "expected an object with a buffer such as bytes, or numbers from 0 to 255, got";
+        object.extract().map(Self).map_err(|_| error::unexpected(expected, &object))
     }
 }

@@ -3,6 +3,7 @@
 use mscclpp::DevicePtr;
 use mscclpp_collectives::{DataType, Kind, ReduceOp, Request};
 use pyo3::{
+    exceptions::PyValueError,
     prelude::*,
     types::{PyString, PyTuple},
 };
@@ -49,7 +50,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
         let item = |at: usize| parts.get_item(at);
         let kind = item(0)?;
         let kind = kind.extract::<&str>()?;
-        let mut count = 0;
+        let (mut count, dtype) = (0, item(4)?);
+        let dtype = dtype.extract::<&str>()?;
         let what = match kind {
             "all_gather_v" => What::AllGatherV(item(3)?.extract()?),
             "all_to_all_v" => {
@@ -58,7 +60,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
             }
             _ => {
                 count = item(3)?.extract()?;
-                What::Plain(plain(kind, || operation(&item(5)?), || item(6)?.extract())?)
+                What::Plain(plain(kind, || operation(&item(5)?, dtype), || item(6)?.extract())?)
             }
         };
         Ok(Self {
@@ -66,7 +68,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
             send: DevicePtr(item(1)?.extract()?),
             recv: DevicePtr(item(2)?.extract()?),
             count,
-            data_type: of_collectives(item(4)?.extract()?)?,
+            data_type: of_collectives(dtype)?,
         })
     }
 }
@@ -77,9 +79,9 @@ pub(crate) struct PyRequests(Vec<Asked>);
 
 #[pymethods]
 impl PyRequests {
-    /// Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. For each element that
-    /// a request counts, the input has `parts[0]` elements, and the output `parts[1]`. An element is `times` numbers of type
-    /// `dtype`.
+    /// Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. The input has
+    /// `parts[0]` times as many elements as the request's count, the output `parts[1]` times as many. Each element is
+    /// sent as `times` numbers of type `dtype`: a complex64 as two float32.
     ///
     /// Returns None unless all tensors are of one type, on one device, and have their numbers in memory in their order and with
     /// their signs. Without PyTorch's table for DLPack, which older versions lack, that is not known.
@@ -96,7 +98,7 @@ impl PyRequests {
         times: u64,
         op: Bound<'_, PyAny>,
     ) -> PyResult<Option<Self>> {
-        let kind = What::Plain(plain(kind, || operation(&op), || Ok(0))?);
+        let kind = What::Plain(plain(kind, || operation(&op, dtype), || Ok(0))?);
         let data_type = of_collectives(dtype)?;
         let Some(mut tensors) = Tensors::of(py)? else { return Ok(None) };
         if given.len() != taken.len() {
@@ -165,13 +167,19 @@ fn plain(
     })
 }
 
-/// Converts an operation: a name such as "sum", or ("premul_sum", factor).
-fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
+/// Converts an operation on numbers of a type: a name such as "sum", or ("premul_sum", factor).
+fn operation(given: &Bound<'_, PyAny>, dtype: &str) -> PyResult<ReduceOp> {
     // Most are names, for which no error need be made first.
     if !given.is_instance_of::<PyString>()
         && let Ok((name, factor)) = given.extract::<(String, f64)>()
     {
         return match name.as_str() {
+            // A fraction would be cut off.
+            "premul_sum" if factor.fract() != 0.0 && !of_collectives(dtype)?.is_float() => {
+                Err(PyValueError::new_err(format!(
+                    "argument 'op': numbers of type {dtype} cannot be multiplied by {factor}"
+                )))
+            }
             "premul_sum" => Ok(ReduceOp::PreMulSum(factor)),
             _ => Err(error::misuse(format!("there is no operation {name:?} with a factor"))),
         };

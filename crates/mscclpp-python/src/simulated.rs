@@ -19,30 +19,19 @@ pub(crate) unsafe fn enqueue(
     stream: &Stream,
     selector: &dyn Selector,
 ) -> Result<Vec<RetireOnDrop>, Error> {
-    let (mut copies, mut back, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut copies, mut moved, mut written) = (Copies::default(), Vec::new(), Vec::new());
     for request in requests {
         let (given, taken) = sizes(request, collectives.rank(), collectives.n_ranks());
-        let mut moves = *request;
-        if let Some(copy) = copy_of(collectives.gpu(), request.send, given)? {
-            // SAFETY: the caller's memory has at least the bytes that the call uses, and so has the copy.
-            unsafe { stream.copy(copy.0.ptr(), request.send, given)? };
-            moves.send = copy.0.ptr();
-            copies.push(copy);
-        }
-        if let Some(copy) = copy_of(collectives.gpu(), request.recv, taken)? {
-            moves.recv = copy.0.ptr();
-            back.push((request.recv, copy.0.ptr(), taken));
-            copies.push(copy);
-        }
-        moved.push(moves);
+        // SAFETY: the caller's memory has at least the bytes that the call uses, and lives long enough.
+        let [send, recv] = [(request.send, given), (request.recv, taken)]
+            .map(|(at, bytes)| unsafe { copies.of(stream, at, bytes) });
+        moved.push(Request { send: send?, recv: recv?, ..*request });
+        written.push((request.recv, taken));
     }
     // SAFETY: the caller's promise; copies live until the stream is synchronised.
     unsafe { collectives.enqueue_with(&moved, stream, selector)? };
-    for (to, from, bytes) in back {
-        // SAFETY: as above.
-        unsafe { stream.copy(to, from, bytes)? };
-    }
-    Ok(copies)
+    // SAFETY: as above.
+    Ok(unsafe { copies.back(stream, &written)? })
 }
 
 /// The copies that calls work on. Calls may still run when the object that keeps them is closed.
@@ -75,7 +64,7 @@ impl KeptCopies {
     }
 }
 
-/// Copies of memory that is not a device's, for one call that reads and writes it, each with the address of the program's
+/// Copies of memory that is not a device's, for calls that read and write it, each with the address of the program's
 /// memory.
 #[derive(Default)]
 pub(crate) struct Copies(Vec<(DevicePtr, RetireOnDrop)>);
@@ -113,7 +102,7 @@ impl Copies {
         stream: &Stream,
         written: &[(DevicePtr, u64)],
     ) -> Result<Vec<RetireOnDrop>, GpuError> {
-        for (to, bytes) in written {
+        for (to, bytes) in written.iter().filter(|(_, bytes)| *bytes > 0) {
             if let Some(there) = self.find(*to, *bytes) {
                 // SAFETY: the caller's memory, and a copy of at least as many bytes.
                 unsafe { stream.copy(*to, there, *bytes)? };

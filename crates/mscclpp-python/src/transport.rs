@@ -110,10 +110,6 @@ impl PyTransportFlags {
         self.0 == other.0
     }
 
-    fn __ne__(&self, other: Flags) -> bool {
-        self.0 != other.0
-    }
-
     fn __repr__(&self) -> String {
         format!("TransportFlags({})", self.0)
     }

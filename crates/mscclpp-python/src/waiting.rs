@@ -172,8 +172,8 @@ impl Drop for OnDrop {
 }
 
 /// Calls `attempt` in this thread with the time that it may take, until it ends with anything but a time-out: at
-/// least once, and for at most `timeout`. Calls must keep their time, and be repeatable. `rank` is the rank that
-/// waits, if it is known.
+/// least once, and for at most `timeout`. `attempt` must return within the time it is given, and may be called again
+/// after a time-out. `rank` is the rank that waits, if it is known.
 pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
     py: Python<'_>,
     rank: Option<usize>,

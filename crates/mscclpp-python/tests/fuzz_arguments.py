@@ -4,6 +4,7 @@ No call may end the process, and no error may be worded for Rust programs. Addre
 of an address means memory, by contract.
 """
 
+import functools
 import inspect
 import operator
 import random
@@ -14,11 +15,12 @@ import threading
 import mscclpp
 import numpy
 from mscclpp import _mscclpp
+from mscclpp.ep import Experts
 
 #: Methods whose arguments are addresses or handles of a driver, and how they are called without these.
-ADDRESSES = {"send": 0, "recv": 0, "all_gather": 0, "update_and_sync": 2, "launch": 5}
+ADDRESSES = {"send": 0, "recv": 0, "all_gather": 0, "update_and_sync": 2, "launch": 5, "enqueue": 0}
 #: Methods that end only when another rank or a kernel acts.
-WAITS = {"wait", "get", "initialize", "connect"}
+WAITS = {"wait", "get", "initialize", "connect", "from_env"}
 #: Methods that would end the objects that are needed for other calls.
 ENDS = {"abort", "close"}
 
@@ -55,6 +57,8 @@ def instances():
     endpoint = comm.context().create_endpoint(mscclpp.Transport.CudaIpc)
     config = mscclpp.EndpointConfig()
     proxy = mscclpp.Proxy(lambda trigger: mscclpp.ProxyHandlerResult.Continue)
+    collectives = mscclpp.Collectives(comm, max_blocks=1)
+    experts = Experts(comm, experts=2, top_k=1, hidden=8, capacity=4, tag=79)
     objects = [
         bootstrap, id, comm, comm.context(), connection, host, memory, theirs, semaphore, service, port, channel, endpoint,
         config, config.ib, config.device, proxy, mscclpp.Fifo(), mscclpp.RawGpuBuffer(64), mscclpp.env(),
@@ -64,7 +68,7 @@ def instances():
         mscclpp.TransportFlags(), mscclpp.Transport.CudaIpc, mscclpp.DeviceType.GPU, mscclpp.IbMode.Host,
         mscclpp.ErrorCode.Timeout, mscclpp.GpuBufferGranularity.MultiCastMinimum, mscclpp.ProxyHandlerResult.Stop,
         mscclpp.BaseProxyService(), channel.device_handle(), port.device_handle(), mscclpp.Fifo().device_handle(),
-        comm.recv_memory(0, 77), comm.connect(mscclpp.Transport.CudaIpc, 0, 78),
+        comm.recv_memory(0, 77), comm.connect(mscclpp.Transport.CudaIpc, 0, 78), collectives, experts,
         # Empty objects.
         mscclpp.Semaphore(), mscclpp.RegisteredMemory(), mscclpp.MemoryChannel(), mscclpp.BaseMemoryChannel(),
         mscclpp.PortChannel(), mscclpp.BasePortChannel(), mscclpp.UniqueId(),
@@ -125,13 +129,15 @@ def main(seed, rounds):
     targets = [(cls.__name__, cls) for cls in classes]
     for object_ in objects:
         for name in dir(type(object_)):
-            is_special = name.startswith("__") and name not in ("__setstate__", "__getstate__", "__eq__", "__or__")
+            is_special = name.startswith("_") and name not in ("__setstate__", "__getstate__", "__eq__", "__or__")
             if not is_special and name not in WAITS | ENDS and callable(getattr(object_, name, None)):
                 targets.append((name, getattr(object_, name)))
     targets += [(name, getattr(mscclpp.utils, name)) for name in ("pack", "Kernel", "KernelBuilder", "is_torch_tensor")]
     targets += [
         ("GpuBuffer", mscclpp.GpuBuffer),
         ("CommGroup", mscclpp.CommGroup),
+        ("Collectives", functools.partial(mscclpp.Collectives, objects[2])),
+        ("Experts", functools.partial(Experts, objects[2], experts=2, top_k=1, hidden=8, capacity=4)),
         ("synchronize", mscclpp.synchronize),
     ]
     group = mscclpp.CommGroup.__new__(mscclpp.CommGroup)

@@ -1,5 +1,6 @@
 """Ranks as processes: each runs a function of a test module, on its own device if there are enough."""
 
+import functools
 import logging
 import logging.handlers
 import multiprocessing
@@ -13,6 +14,7 @@ import time
 import traceback
 
 import mscclpp
+import pytest
 from mscclpp import CommGroup
 from mscclpp.utils import KernelBuilder
 
@@ -31,7 +33,7 @@ def free_address():
 def _rank(function, rank, n, address, args, outcome):
     try:
         mscclpp.set_device(rank % mscclpp.device_count())
-        outcome.send((True, function(rank, n, address, *args)))
+        outcome.send((True, getattr(function, "of_rank", function)(rank, n, address, *args)))
     except BaseException:
         outcome.send((False, traceback.format_exc()))
         raise SystemExit(1) from None
@@ -90,6 +92,23 @@ def run(n, function, *args, timeout=120):
         return values
 
 
+def each_of(*numbers, timeout=120):
+    """Makes a test of a function of a rank, for each of these numbers of ranks."""
+
+    def made(function):
+        @functools.wraps(function)
+        @pytest.mark.parametrize("n", numbers)
+        def test(n):
+            run(n, test, timeout=timeout)
+
+        # Else pytest takes the arguments of the function for those of the test.
+        del test.__wrapped__
+        test.of_rank = function
+        return test
+
+    return made
+
+
 def group(rank, n, address):
     """Returns the group of a rank."""
     return CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
@@ -99,6 +118,14 @@ def pair(rank, n, address):
     """Returns the group of one of two ranks, the number of the other, and the connections to it."""
     made, peer = group(rank, n, address), 1 - rank
     return made, peer, made.make_connection([peer], mscclpp.Transport.CudaIpc)
+
+
+def alone():
+    """Returns the communicator of a job of one rank, and its connection with itself."""
+    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+    comm = mscclpp.Communicator(bootstrap)
+    return comm, comm.connect(mscclpp.Transport.CudaIpc, 0).get()
 
 
 def python(*arguments, timeout=300, cwd=None, **environment):

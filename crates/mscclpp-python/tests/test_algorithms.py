@@ -177,7 +177,9 @@ def test_the_sequence_of_an_engine(name):
     ranks.run(2, plays, name, ranks.free_address(), timeout=580)
 
 
-def uses_its_protocol(rank, n, address):
+@sim_only
+@ranks.each_of(3, timeout=500)
+def test_each_name_uses_its_protocol(rank, n, address):
     from mscclpp._algorithms import _collectives_of
 
     group = ranks.group(rank, n, address)
@@ -208,12 +210,8 @@ def uses_its_protocol(rank, n, address):
     group.barrier()
 
 
-@sim_only
-def test_each_name_uses_its_protocol():
-    ranks.run(3, uses_its_protocol, timeout=500)
-
-
-def refuses(rank, n, address):
+@ranks.each_of(2, timeout=500)
+def test_wrong_calls_are_named(rank, n, address):
     group = ranks.group(rank, n, address)
     buffer = mscclpp.GpuBuffer(64, dtype="float32")
     algorithm = AlgorithmCollectionBuilder().build_default_algorithms()["default_allreduce_packet"]
@@ -243,10 +241,6 @@ def refuses(rank, n, address):
     assert algorithm.execute(**right) == 0
     assert (buffer.get() == 3).all()
     group.barrier()
-
-
-def test_wrong_calls_are_named():
-    ranks.run(2, refuses, timeout=500)
 
 
 def test_a_collection_is_a_list_with_names():

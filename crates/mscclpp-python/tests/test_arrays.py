@@ -1,17 +1,21 @@
 """Device memory as arrays, and arrays of all libraries as memory."""
 
+import array
 import ctypes
 import pickle
+import threading
 import types
 
 import mscclpp
 import numpy
 import pytest
 from mscclpp import GpuBuffer, RawGpuBuffer
-from mscclpp._arrays import is_of_cuda, locate, of_dlpack
+from mscclpp._arrays import is_of_cuda, locate
+from mscclpp._mscclpp import _of_dlpack
 from mscclpp.utils import is_torch_tensor
 
-from device import ON_GPU, Dlpack, Exported, Interface, address, arrays, fill, gpu_only, sim_only
+import ranks
+from device import ON_GPU, Dlpack, Exported, Interface, address, arrays, fill, gpu_only, let_go, sim_only
 
 
 @sim_only
@@ -119,6 +123,49 @@ def test_raw_buffers():
     assert raw.read(10, 1) == b"x"
 
 
+def test_bytes_are_those_of_the_memory_whatever_the_numbers_are():
+    raw = RawGpuBuffer(12)
+    for numbers in (numpy.array([1, 2, 300], "int32"), numpy.array([1, 2, 3], "int32"), array.array("i", [3, 2, 1])):
+        raw.write(numbers)
+        assert raw.read() == numbers.tobytes()
+    raw.write([1, 2, 255])
+    assert raw.read(0, 3) == b"\1\2\xff"
+    with pytest.raises(TypeError, match="such as bytes, or numbers from 0 to 255, got list"):
+        raw.write([1, 2, 300])
+
+
+def test_arrays_of_one_number_are_no_addresses():
+    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+    number = numpy.array(5)
+    for wrong in (number, True):
+        with pytest.raises(TypeError, match=f"it is {type(wrong).__name__}"):
+            bootstrap.send(wrong, 8, 0, 1)
+    bootstrap.send(numpy.uint64(number.ctypes.data), 8, 0, 1)
+    assert bootstrap.recv(0, 1) == number.tobytes(), "a number of NumPy is an address"
+
+
+def test_dlpack_copies_nothing_without_saying_so():
+    raw = RawGpuBuffer(8)
+    here = raw.__dlpack_device__()
+    assert raw.__dlpack__(stream=None, max_version=(1, 0), dl_device=here, copy=False)
+    for wrong in ({"copy": True}, {"dl_device": (here[0] + 1, 0)}):
+        with pytest.raises(BufferError, match="and no copy"):
+            raw.__dlpack__(**wrong)
+
+
+@sim_only
+def test_get_waits_for_the_device_that_has_the_buffer():
+    mscclpp.set_device(1)
+    try:
+        out, stop = GpuBuffer(4, dtype=numpy.int32), RawGpuBuffer(4)
+        ranks.kernel("plain.cu", "write_later").launch_kernel((stop, out, 4), 1, 1, 0, None)
+    finally:
+        mscclpp.set_device(0)
+    threading.Timer(0.3, let_go, [stop]).start()
+    assert out.get().tolist() == [0, 1, 2, 3]
+
+
 def test_dlpack_gives_the_memory_in_any_shape():
     raw = RawGpuBuffer(96)
     array = arrays.from_dlpack(Exported(raw, "float32", [4, 6]))
@@ -131,7 +178,7 @@ def test_dlpack_gives_the_memory_in_any_shape():
         raw.to_dlpack("float32", [5, 5], [1])
     view = arrays.from_dlpack(Exported(RawGpuBuffer(8), "uint8"))
     assert view.tolist() == [0] * 8
-    assert of_dlpack(raw.to_dlpack("float8_e4m3fn", [4, 6]))[:3] == (10, 8, (4, 6))
+    assert _of_dlpack(raw.to_dlpack("float8_e4m3fn", [4, 6])) == (raw.data(), 10, 8, [4, 6], [6, 1])
     raw.to_dlpack("uint8")  # a capsule that nobody takes over is freed
 
 

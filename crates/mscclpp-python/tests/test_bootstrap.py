@@ -198,7 +198,8 @@ def test_an_abort_ends_the_calls_of_all():
     assert ranks.run(2, aborted) == [True, True]
 
 
-def resized(rank, n, address):
+@ranks.each_of(2)
+def test_a_buffer_cannot_be_resized_while_a_call_uses_it(rank, n, address):
     bootstrap = TcpBootstrap.create(rank, n)
     bootstrap.initialize(address)
     if rank == 1:
@@ -218,7 +219,3 @@ def resized(rank, n, address):
     bootstrap.recv(place, 1, 2, timeout_sec=60)
     thread.join()
     assert place == b"in time"
-
-
-def test_a_buffer_cannot_be_resized_while_a_call_uses_it():
-    ranks.run(2, resized)

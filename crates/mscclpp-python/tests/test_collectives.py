@@ -26,7 +26,8 @@ def numbers(library, rank, count, dtype="float32"):
     return library.arange(count, dtype=dtype) + library.asarray(rank, dtype=dtype)
 
 
-def every_kind(rank, n, address):
+@ranks.each_of(N)
+def test_every_kind_with_every_type(rank, n, address):
     library, comm = arrays, joined(rank, n, address)
     assert (comm.rank, comm.size) == (rank, n) and f"rank {rank} of {n}" in repr(comm)
     for dtype in ("float16", "float32", "float64", "int8", "uint8", "int32", "int64"):
@@ -79,11 +80,8 @@ def every_kind(rank, n, address):
         comm.barrier()
 
 
-def test_every_kind_with_every_type():
-    ranks.run(N, every_kind)
-
-
-def averages(rank, n, address):
+@ranks.each_of(N)
+def test_averages_of_integers_wrap_and_cut_towards_zero(rank, n, address):
     library, comm = arrays, joined(rank, n, address)
     for dtype, given, average in (("int8", -100, -14), ("uint8", 200, 29), ("int32", -(2**31), -(2**31 // 3))):
         found = comm.all_reduce(library.full(7, given, dtype), "avg")
@@ -91,11 +89,8 @@ def averages(rank, n, address):
         assert found.tolist() == [average] * 7, dtype
 
 
-def test_averages_of_integers_wrap_and_cut_towards_zero():
-    ranks.run(N, averages)
-
-
-def raw_requests(rank, n, address):
+@ranks.each_of(N)
+def test_counts_that_differ_by_rank(rank, n, address):
     library, comm = arrays, joined(rank, n, address)
     address_of = (lambda a: a.data.ptr) if library is not numpy else (lambda a: a.ctypes.data)
     counts = [2, 0, 3]
@@ -114,10 +109,6 @@ def raw_requests(rank, n, address):
     assert taken.tolist() == [10 * r + rank for r in range(n) for _ in range(rank + 1)]
 
 
-def test_counts_that_differ_by_rank():
-    ranks.run(N, raw_requests)
-
-
 def only_hosts_have(comm):
     """Arrays whose memory cannot be written, or that have no memory which stays in place."""
     fixed = numpy.ones(3)
@@ -131,7 +122,8 @@ def only_hosts_have(comm):
     comm.synchronize()
 
 
-def wrong_arguments(rank, n, address):
+@ranks.each_of(2)
+def test_wrong_arguments_are_named(rank, n, address):
     library, comm = arrays, joined(rank, n, address)
     x = library.zeros((4, 6), "float32")
     for call, text in [
@@ -152,8 +144,22 @@ def wrong_arguments(rank, n, address):
         comm.all_reduce(library.zeros(3, "complex64"))
     with pytest.raises(TypeError, match="expected an array"):
         comm.all_reduce([1, 2, 3])
-    with pytest.raises(ValueError, match="'op': numbers of type int32 cannot be multiplied by 0.5"):
-        comm.all_reduce(library.ones(3, "int32"), ("premul_sum", 0.5))
+    for half in (0.5, numpy.float32(0.5)):
+        with pytest.raises(ValueError, match="'op': numbers of type int32 cannot be multiplied by 0.5"):
+            comm.all_reduce(library.ones(3, "int32"), ("premul_sum", half))
+    with pytest.raises(ValueError, match="'op': numbers of type uint8 cannot be multiplied by 0.5"):
+        comm.enqueue([("reduce", 0, 0, 0, "uint8", ("premul_sum", 0.5), 0)])
+    for options, error, text in [
+        ({"timeout": -1}, ValueError, "'timeout': expected seconds from 0 to"),
+        ({"timeout": "x"}, TypeError, "'timeout': expected seconds, got 'x'"),
+        ({"max_blocks": -1}, ValueError, "'max_blocks': expected a number from 0 to"),
+        ({"scratch": 0.5}, TypeError, "'scratch': expected a whole number, got 0.5"),
+        ({"device": -1}, ValueError, "'device': expected a number from 0 to"),
+    ]:
+        with pytest.raises(error, match=text):
+            Collectives(comm._group, **options)
+    with pytest.raises(ValueError, match="'color': expected a number from 0 to"):
+        comm.split(-1)
     with pytest.raises(mscclpp.Error, match="no operation 3"):
         comm.all_reduce(x, 3)
     with pytest.raises(TypeError, match="'root': expected the number of a rank, got 'first'"):
@@ -169,11 +175,9 @@ def wrong_arguments(rank, n, address):
     comm.synchronize()
 
 
-def test_wrong_arguments_are_named():
-    ranks.run(2, wrong_arguments)
-
-
-def move_types(rank, n, address):
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of NumPy")
+@ranks.each_of(2)
+def test_move_types(rank, n, address):
     """Elements that are only moved may be of any type."""
     comm = joined(rank, n, address)
     for dtype in (bool, "complex64", "complex128", "float16", ">f4", "datetime64[s]", "S5"):
@@ -203,11 +207,6 @@ def move_types(rank, n, address):
     comm.broadcast(Interface(__array_interface__=sent.__array_interface__), 1)
     comm.synchronize()
     assert (sent.astype(int) == 1).all()
-
-
-@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of NumPy")
-def test_move_types():
-    ranks.run(2, move_types)
 
 
 def move_tensors(rank, n, address):
@@ -250,7 +249,8 @@ def test_move_types_of_torch():
     ranks.run(2, move_tensors, timeout=900)
 
 
-def gpubuffer_all_gather(rank, n, address):
+@ranks.each_of(2)
+def test_gpubuffer_all_gather(rank, n, address):
     """Results of a GpuBuffer are new ones."""
     comm = joined(rank, n, address)
     x = mscclpp.GpuBuffer(4, "float32")
@@ -267,11 +267,9 @@ def gpubuffer_all_gather(rank, n, address):
     assert isinstance(gathered, mscclpp.GpuBuffer) if rank == 0 else gathered is None
 
 
-def test_gpubuffer_all_gather():
-    ranks.run(2, gpubuffer_all_gather)
-
-
-def arrays_of_others(rank, n, address):
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of NumPy")
+@ranks.each_of(2)
+def test_arrays_that_say_little_of_themselves(rank, n, address):
     comm = joined(rank, n, address)
     for wrap in (lambda of: Interface(__array_interface__=of.__array_interface__), Dlpack):
         x = numpy.ones(4, "float32")
@@ -289,12 +287,9 @@ def arrays_of_others(rank, n, address):
     comm.synchronize()
 
 
-@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of NumPy")
-def test_arrays_that_say_little_of_themselves():
-    ranks.run(2, arrays_of_others)
-
-
-def memory_of_calls(rank, n, address):
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="simulated devices copy arrays")
+@ranks.each_of(2)
+def test_memory_stays_as_long_as_calls_work_on_it(rank, n, address):
     """Which arrays are kept that a program drops while calls work on them, and how many."""
     comm = joined(rank, n, address)
     kept = mscclpp._on_device._kept
@@ -350,12 +345,8 @@ def memory_of_calls(rank, n, address):
         comm.synchronize()
 
 
-@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="simulated devices copy arrays")
-def test_memory_stays_as_long_as_calls_work_on_it():
-    ranks.run(2, memory_of_calls)
-
-
-def groups_of_threads(rank, n, address):
+@ranks.each_of(2)
+def test_a_group_belongs_to_its_thread(rank, n, address):
     library, comm = arrays, joined(rank, n, address)
     x, y, z = (library.full(8, rank + 1.0, "float32") for _ in range(3))
     if rank == 0:
@@ -382,11 +373,8 @@ def groups_of_threads(rank, n, address):
     assert y.tolist() == z.tolist() == [3] * 8 and x.tolist() == [rank + 1] * 8
 
 
-def test_a_group_belongs_to_its_thread():
-    ranks.run(2, groups_of_threads)
-
-
-def drops_a_registration(rank, n, address):
+@ranks.each_of(2)
+def test_a_registration_that_is_dropped_keeps_its_array(rank, n, address):
     library, comm = arrays, joined(rank, n, address)
     buffer = mscclpp.GpuBuffer((n, 1 << 18), dtype="float32")
     registration, seen = comm.register(buffer), weakref.ref(buffer)
@@ -406,10 +394,6 @@ def drops_a_registration(rank, n, address):
     registration = comm = None
     gc.collect()
     assert seen() is None
-
-
-def test_a_registration_that_is_dropped_keeps_its_array():
-    ranks.run(2, drops_a_registration)
 
 
 def loses_a_rank(rank, n, address):

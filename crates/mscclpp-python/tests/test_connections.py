@@ -295,6 +295,22 @@ def test_the_older_way_of_setting_up_works_and_warns_once_each():
     assert ranks.run(2, older) == [4, 4]
 
 
+@ranks.each_of(2)
+def test_memory_that_cannot_be_mapped_has_no_address(rank, n, address):
+    group, peer, _connections = ranks.pair(rank, n, address)
+    if rank == 0:
+        memory = group.communicator.register_memory(mscclpp.RawGpuBuffer(64).data(), 64, Transport.CudaIpc)
+        group.bootstrap.send(memory.serialize(), peer, 3)
+        memory.close()
+    else:
+        state = group.bootstrap.recv(peer, 3)
+    group.barrier()
+    if rank == 1:
+        with pytest.raises(Error, match="it was dropped"):
+            mscclpp.RegisteredMemory.deserialize(state).data()
+    group.barrier()
+
+
 def test_talking_to_oneself():
     bootstrap = TcpBootstrap.create(0, 1)
     bootstrap.initialize(TcpBootstrap.create_unique_id())
@@ -321,10 +337,7 @@ def test_nothing_is_left_behind():
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mappings
 
     def work():
-        bootstrap = TcpBootstrap.create(0, 1)
-        bootstrap.initialize(TcpBootstrap.create_unique_id())
-        comm = Communicator(bootstrap)
-        connection = comm.connect(Transport.CudaIpc, 0).get()
+        comm, connection = ranks.alone()
         buffer = mscclpp.GpuBuffer(100)
         memory = comm.register_memory(buffer.data.ptr, buffer.nbytes, Transport.CudaIpc)
         comm.send_memory(memory, 0)

@@ -11,10 +11,11 @@ import mscclpp.ep
 import pytest
 
 import ranks
+from device import sim_only
 
 torch = pytest.importorskip("torch")
-# gpu: DeepEP's own tests
-pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="these tensors are those of the host")
+# On GPUs, DeepEP's own tests take their place.
+pytestmark = sim_only
 
 E, K, H = 8, 3, 640
 #: The time-out of a run: importing torch takes minutes if the machine is busy.
@@ -109,7 +110,8 @@ def check_layout(given, tokens, n):
     assert equal(given["num_tokens_per_expert"], torch.stack([(tokens.ids == e).sum() for e in range(E)]).int())
 
 
-def normal(rank, n, address):
+@ranks.each_of(2, 4, timeout=LIMIT)
+def test_normal_mode_is_that_of_the_oracle(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     buffer = deep_ep.Buffer(
         group,
@@ -242,11 +244,6 @@ def there_and_back(buffer, rank, handle, everybody, with_topk):
         assert equal(combined_weights, sums)
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_normal_mode_is_that_of_the_oracle(n):
-    ranks.run(n, normal, timeout=LIMIT)
-
-
 # Low-latency mode
 
 M = 6
@@ -268,7 +265,8 @@ def of_experts(everybody, rank):
     ]
 
 
-def low_latency(rank, n, address):
+@ranks.each_of(2, 4, timeout=LIMIT)
+def test_low_latency_mode_is_that_of_the_oracle(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     size = deep_ep.Buffer.get_low_latency_rdma_size_hint(M, H, n, E)
     buffer = deep_ep.Buffer(group, num_rdma_bytes=size, low_latency_mode=True, num_qps_per_rank=E // n)
@@ -422,11 +420,6 @@ def two_at_once(buffer, rank, batches):
         for batch, result in zip(batches, results):
             tokens = batch[rank]
             assert equal(result, sums_of_experts(tokens, len(batch), lambda e, t: tokens.x[t].float() * 2))
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_low_latency_mode_is_that_of_the_oracle(n):
-    ranks.run(n, low_latency, timeout=LIMIT)
 
 
 # Ranks that are lost
@@ -584,7 +577,8 @@ def decode(buffer, layer, tokens, n, rank):
     return out
 
 
-def layers(rank, n, address):
+@ranks.each_of(2, 4, timeout=LIMIT)
+def test_a_layer_is_that_of_one_rank_and_of_mscclpp_ep(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     buffer = deep_ep.Buffer(group, 1 << 20, deep_ep.Buffer.get_low_latency_rdma_size_hint(M, H, n, E), True)
     experts = mscclpp.ep.Experts(group, experts=E, top_k=K, hidden=H, capacity=M)
@@ -628,11 +622,6 @@ def group_barrier(group):
     import torch.distributed as dist
 
     dist.barrier(group)
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_a_layer_is_that_of_one_rank_and_of_mscclpp_ep(n):
-    ranks.run(n, layers, timeout=LIMIT)
 
 
 # Streams, of which simulated devices have one
@@ -702,7 +691,8 @@ class OneRank:
         return value
 
 
-def wrong_arguments(rank, n, address):
+@ranks.each_of(1, timeout=LIMIT)
+def test_errors_say_what_to_do(rank, n, address):
     deep_ep, group = joined(rank, n, address)
     Buffer = deep_ep.Buffer
     refused(TypeError, "takes one of 'group'", Buffer)
@@ -801,10 +791,6 @@ def layout_of_three(tokens):
     from mscclpp import _deep_ep_normal
 
     _deep_ep_normal.layout(SimpleNamespace(size=3), tokens.ids, E)
-
-
-def test_errors_say_what_to_do():
-    ranks.run(1, wrong_arguments, timeout=LIMIT)
 
 
 # Putting it into place

@@ -63,7 +63,8 @@ def test_every_object_says_what_it_is_and_never_a_key():
     for it in objects:
         text = repr(it)
         assert " object at 0x" not in text and type(it).__name__.removeprefix("SharedFuture_") in text, text
-        assert key.hex() not in text and repr(key) not in text, text
+        assert (len(text) < 120 or not hasattr(it, "close")) and "Token" not in text and repr(key) not in text, text
+        assert not any(key[i : i + 8].hex() in text for i in range(len(key) - 7)), text
     said = {type(it).__name__: repr(it) for it in reversed(objects)}
     assert said["TcpBootstrap"] == "<mscclpp.TcpBootstrap, rank 0 of 1>"
     assert said["CommGroup"] == "<mscclpp.CommGroup, rank 0 of 1>"

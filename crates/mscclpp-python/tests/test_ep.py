@@ -89,7 +89,8 @@ def of_rank(tokens, t, experts, weights):
     return made
 
 
-def every_layout(rank, n, address):
+@ranks.each_of(N)
+def test_every_layout_is_that_of_the_oracle(rank, n, address):
     library, group = arrays, ranks.group(rank, n, address)
     maps = [[0, 0, 0, 1, 1, 2, 2], [2, 0, 2, 2, 0, 2, 0]]
     for expert_map in maps:
@@ -190,10 +191,6 @@ def check_layout(library, comm, rank, everybody, again, mine, layout, alignment,
     comm.synchronize()
 
 
-def test_every_layout_is_that_of_the_oracle():
-    ranks.run(N, every_layout)
-
-
 def rounding(rank, n, address):
     library, comm = arrays, joined(rank, n, address, experts=4, hidden=4, dtype="float16", exact=True)
     count = 1 - rank
@@ -215,7 +212,8 @@ def test_an_exact_combine_rounds_once():
     assert ranks.run(2, rounding) == [[[[0] * 4], [[1] * 4]], [[], []]]
 
 
-def quantised(rank, n, address):
+@ranks.each_of(2)
+def test_tokens_are_quantised_on_their_way(rank, n, address):
     library, group = arrays, ranks.group(rank, n, address)
     for quantise in ("e4m3", "e4m3_ue8m0"):
         comm = made(group, hidden=132, dtype="float16", quantise=quantise, micro_batches=2)
@@ -229,10 +227,6 @@ def quantised(rank, n, address):
         assert (numbers[:came] == 0x7E).all() and numbers.shape == (n * C, 132)
         expected = [[2, 2]] * came if quantise == "e4m3" else [[128, 128, 0, 0]] * came
         assert scales[:came].tolist() == expected and scales.dtype == ("float32" if quantise == "e4m3" else "uint8")
-
-
-def test_tokens_are_quantised_on_their_way():
-    ranks.run(2, quantised)
 
 
 def of_torch(rank, n, address):
@@ -252,6 +246,13 @@ def of_torch(rank, n, address):
     comm.synchronize()
     assert (torch.from_numpy(numpy.asarray(received.received())).view(torch.bfloat16)[0, 0] == 1.5).all()
     comm.release(received)
+    # The stream of calls without an array is that of tensors that any of the objects had.
+    comm = made(group, dtype="bfloat16", tag=1)
+    part, streams = comm.with_payload(also=[]), []
+    part.dispatch(rows, ids)
+    comm._current_stream = lambda like: streams.append(like) or 0
+    comm.synchronize()
+    assert torch.is_tensor(streams[0])
     comm = made(group, dtype="bfloat16", quantise="e4m3")
     routed = comm.dispatch(rows, ids, layout="token")
     comm.synchronize()
@@ -266,7 +267,8 @@ def test_tensors_of_torch():
     ranks.run(2, of_torch)
 
 
-def of_bytes(rank, n, address):
+@ranks.each_of(1)
+def test_rows_may_be_any_bytes(rank, n, address):
     library, comm = arrays, joined(rank, n, address, row_bytes=20, max_blocks=1, calls_at_once=3)
     rows = library.arange(40, dtype="uint8").reshape(2, 20)
     out = library.zeros((N * C, 20), "uint8")
@@ -277,11 +279,8 @@ def of_bytes(rank, n, address):
     comm.synchronize()
 
 
-def test_rows_may_be_any_bytes():
-    ranks.run(1, of_bytes)
-
-
-def wrong_arguments(rank, n, address):
+@ranks.each_of(1)
+def test_errors_name_the_argument(rank, n, address):
     library = arrays
     group = ranks.group(rank, n, address)
     usual = {"experts": 4, "top_k": 2, "hidden": 8, "capacity": 4}
@@ -315,6 +314,9 @@ def wrong_arguments(rank, n, address):
     refused(ValueError, "argument 'also': expected 0 arrays, got 1", comm.dispatch, rows, ids, also=[rows])
     refused(ValueError, "argument 'layout': expected 'rank'", comm.dispatch, rows, ids, layout="column")
     refused(ValueError, "argument 'alignment': .* from 1", comm.dispatch, rows, ids, layout="flat", alignment=0)
+    refused(
+        mscclpp.Error, '^the layout "flat" with an alignment', comm.dispatch, rows, ids, layout="flat", alignment=70000
+    )
     refused(ValueError, "argument 'out': the layout \"rank\"", comm.dispatch, rows, ids, out=rows)
     refused(ValueError, "argument 'out': expected 1 arrays", comm.dispatch, rows, ids, layout="token", out=(rows, rows))
     refused(
@@ -359,20 +361,14 @@ def wrong_arguments(rank, n, address):
         refused(ValueError, r"argument 'out\[0\]': .* read-only", comm.dispatch, rows, ids, layout="token", out=fixed)
 
 
-def test_errors_name_the_argument():
-    ranks.run(1, wrong_arguments)
-
-
-def differing(rank, n, address):
+@ranks.each_of(2)
+def test_ranks_that_differ_are_told(rank, n, address):
     with pytest.raises(mscclpp.Error, match="set up experts with different capacity: "):
         joined(rank, n, address, capacity=4 + rank)
 
 
-def test_ranks_that_differ_are_told():
-    ranks.run(2, differing)
-
-
-def late(rank, n, address):
+@ranks.each_of(2)
+def test_a_rank_that_does_not_come_is_named(rank, n, address):
     library, comm = arrays, joined(rank, n, address, timeout=1)
     if rank == 0:
         comm.dispatch(library.ones((1, H), "float32"), library.zeros((1, K), "int32"))
@@ -382,11 +378,8 @@ def late(rank, n, address):
     comm._group.barrier()
 
 
-def test_a_rank_that_does_not_come_is_named():
-    ranks.run(2, late)
-
-
-def kept(rank, n, address):
+@ranks.each_of(1)
+def test_arrays_are_kept_until_calls_are_complete(rank, n, address):
     library, comm = arrays, joined(rank, n, address)
     if library is not numpy:
         return
@@ -406,10 +399,6 @@ def kept(rank, n, address):
     del comm, routed
     gc.collect()
     assert (view[0, :2].view("float32") == 1).all()
-
-
-def test_arrays_are_kept_until_calls_are_complete():
-    ranks.run(1, kept)
 
 
 def waits(rank, n, address):

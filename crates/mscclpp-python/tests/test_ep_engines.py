@@ -9,7 +9,8 @@ import ranks
 from device import arrays, sim_only
 
 
-def going_along(rank, n, address):
+@ranks.each_of(N)
+def test_what_goes_along_comes_to_arrays(rank, n, address):
     library, group = arrays, ranks.group(rank, n, address)
     comm = made(group, micro_batches=2)
     mine = [e for e in range(E) if e * n // E == rank]
@@ -56,11 +57,8 @@ def going_along(rank, n, address):
     group.barrier()
 
 
-def test_what_goes_along_comes_to_arrays():
-    ranks.run(N, going_along)
-
-
-def back_again(rank, n, address):
+@ranks.each_of(N)
+def test_weights_of_rows_travel_back(rank, n, address):
     library, group = arrays, ranks.group(rank, n, address)
     comm = made(group)
     mine = [e for e in range(E) if e * n // E == rank]
@@ -104,11 +102,8 @@ def back_again(rank, n, address):
     group.barrier()
 
 
-def test_weights_of_rows_travel_back():
-    ranks.run(N, back_again)
-
-
-def payloads(rank, n, address):
+@ranks.each_of(2)
+def test_one_memory_serves_several_payloads(rank, n, address):
     library, group = arrays, ranks.group(rank, n, address)
     hidden = 260
     plain = made(group, experts=2, top_k=1, hidden=hidden, capacity=2, dtype="bfloat16")
@@ -151,11 +146,8 @@ def payloads(rank, n, address):
     group.barrier()
 
 
-def test_one_memory_serves_several_payloads():
-    ranks.run(2, payloads)
-
-
-def without(rank, n, address):
+@ranks.each_of(N)
+def test_ranks_go_on_without_one(rank, n, address):
     library, comm = arrays, made(ranks.group(rank, n, address), survive_loss=LIMIT)
     if rank == 2:
         return
@@ -175,11 +167,8 @@ def without(rank, n, address):
         comm.lose([7])
 
 
-def test_ranks_go_on_without_one():
-    ranks.run(N, without)
-
-
-def refused(rank, n, address):
+@ranks.each_of(1)
+def test_wrong_arguments_are_named(rank, n, address):
     library, comm = arrays, made(ranks.group(rank, n, address), timeout=LIMIT)
     tokens = library.asarray(Tokens(0, 2).rows), library.asarray([[0, 1, 2]] * 2)
     for given, kind, text in [
@@ -190,10 +179,6 @@ def refused(rank, n, address):
     ]:
         with pytest.raises(kind, match=text):
             comm.dispatch(*tokens, layout="token", **given)
-
-
-def test_wrong_arguments_are_named():
-    ranks.run(1, refused)
 
 
 @sim_only

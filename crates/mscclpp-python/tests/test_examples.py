@@ -23,6 +23,13 @@ def test_the_mesh_runs_with_the_names_of_today():
     assert run.stderr == ""
 
 
+def torchrun(*program, **environment):
+    pytest.importorskip("torch")
+    port = ranks.free_address().rpartition(":")[2]
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
+    return ranks.python(*command, *program, **environment)
+
+
 def test_the_mesh_runs_under_mpi():
     pytest.importorskip("mpi4py")
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
@@ -32,7 +39,7 @@ def test_the_mesh_runs_under_mpi():
     command = [mpiexec, "-n", "2", sys.executable, EXAMPLES / "mesh.py", "--mpi"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     lines = [f"rank {rank}: has the parts of all 2 ranks" for rank in range(2)]
-    # torchrun has the ranks write without a buffer, so the ends of two lines may change places.
+    # The ranks write at the same time, so the ends of two lines may change places.
     assert all(line in run.stdout for line in lines), run.stdout + run.stderr
 
 
@@ -43,10 +50,7 @@ def test_the_custom_proxy_runs():
 
 @pytest.mark.parametrize("how", ["--env", "--torch"])
 def test_the_mesh_runs_under_torchrun(how):
-    pytest.importorskip("torch")
-    port = ranks.free_address().rpartition(":")[2]
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    run = ranks.python(*torchrun, EXAMPLES / "mesh.py", how)
+    run = torchrun(EXAMPLES / "mesh.py", how)
     lines = [f"rank {rank}: has the parts of all 2 ranks" for rank in range(2)]
     # torchrun has the ranks write without a buffer, so the ends of two lines may change places.
     assert all(line in run.stdout for line in lines), run.stdout + run.stderr
@@ -80,10 +84,7 @@ def test_the_experts_run():
 
 
 def test_the_all_reduce_of_torch_runs_under_torchrun():
-    pytest.importorskip("torch")
-    port = ranks.free_address().rpartition(":")[2]
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    run = ranks.python(*torchrun, EXAMPLES / "torch_ranks.py", MSCCLPP_TORCH_SIMULATED="1")
+    run = torchrun(EXAMPLES / "torch_ranks.py", MSCCLPP_TORCH_SIMULATED="1")
     # The ends of two lines may change places, as above.
     assert all(line in run.stdout for line in SUMS), run.stdout + run.stderr
 
@@ -119,9 +120,6 @@ def test_the_first_program_of_nccl_runs():
 
 @sim_only
 def test_the_tokens_of_deep_ep_run_under_torchrun():
-    pytest.importorskip("torch")
-    port = ranks.free_address().rpartition(":")[2]
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
-    run = ranks.python(*torchrun, EXAMPLES / "deep_ep_ranks.py")
+    run = torchrun(EXAMPLES / "deep_ep_ranks.py")
     lines = [f"rank {rank}: [2, 2] tokens for its experts, each sum is {3 * (1 + rank)}" for rank in range(2)]
     assert all(line in run.stdout for line in lines), run.stdout + run.stderr

@@ -48,7 +48,8 @@ def values(shape, seed):
     return numpy.random.default_rng(seed).integers(-8, 9, shape).astype("float32") / 2
 
 
-def scales_and_adds(rank, n, address):
+@ranks.each_of(1, 2, 3, timeout=500)
+def test_an_epilogue_goes_on_with_the_sums(rank, n, address):
     fused = mscclpp.fused_all_reduce(epilogue=EPILOGUE, parameters="const void* bias, float factor")
     comm = joined(rank, n, address)
     for dtype in ("float16", "float32"):
@@ -68,11 +69,6 @@ def scales_and_adds(rank, n, address):
             assert numpy.array_equal(host(largest), expected.astype(dtype).max(1).astype("float32"))
             assert numpy.array_equal(host(x), each[rank].astype(dtype)), "it has changed what it was given"
     comm._group.barrier()
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_an_epilogue_goes_on_with_the_sums(n):
-    ranks.run(n, scales_and_adds, timeout=500)
 
 
 def normalised(sums, residual, weight, eps, rounded):
@@ -143,7 +139,8 @@ def test_residual_and_norm_are_those_of_numpy(n):
     ranks.run(n, norms, [(1, 64), (5, 1024), (2, 3, 256)], timeout=500)
 
 
-def norm_of_bfloat16(rank, n, address):
+@ranks.each_of(2, timeout=500)
+def test_a_norm_of_bfloat16(rank, n, address):
     comm = joined(rank, n, address)
     shape = (4, 128)
     each = [of_bits(to_bits(values(shape, r))) for r in range(n)]
@@ -164,10 +161,6 @@ def norm_of_bfloat16(rank, n, address):
     assert numpy.array_equal(got[0], expected[0])
     assert numpy.allclose(got[1], expected[1], rtol=1e-2, atol=1e-2)
     comm._group.barrier()
-
-
-def test_a_norm_of_bfloat16():
-    ranks.run(2, norm_of_bfloat16, timeout=500)
 
 
 def norm_of_torch(rank, n, address):
@@ -203,7 +196,8 @@ def test_a_norm_of_tensors():
     ranks.run(2, norm_of_torch, timeout=500)
 
 
-def wrong_arguments(rank, n, address):
+@ranks.each_of(2, timeout=500)
+def test_wrong_arguments_are_named(rank, n, address):
     comm = joined(rank, n, address)
     new = lambda shape, dtype="float16": arrays.zeros(shape, dtype)  # noqa: E731
     x, residual, weight = new((4, 64)), new((4, 64)), new(64)
@@ -313,7 +307,3 @@ def wrong_arguments(rank, n, address):
     comm.synchronize()
     assert (host(out) == 0).all() and "const void* bias, float factor" in repr(fused)
     comm._group.barrier()
-
-
-def test_wrong_arguments_are_named():
-    ranks.run(2, wrong_arguments, timeout=500)

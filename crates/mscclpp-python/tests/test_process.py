@@ -117,54 +117,44 @@ print("the parent goes on")
     assert (run.returncode, run.stdout) == (0, "the parent goes on\n"), run.stderr
 
 
-def in_child(how):
-    """The beginning of a program with `child(body)`, which prints the value or the exception of `body` in a forked
-    child.
-    """
-    start = """
-def child(body):
-    here, there = os.pipe()
+#: The two ways to fork: functions that start `run` in a child, and return its number and the function that waits for it.
+FORKS = {
+    "os.fork": """
+def fork(run):
     pid = os.fork()
     if pid == 0:
-        said = b"it raised"
         try:
-            said = repr(body()).encode()
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}".encode()
+            run()
         finally:
-            os.write(there, said)
             os._exit(0)
-    return finish(pid, here, there)
+    return pid, lambda: os.waitpid(pid, 0)
+""",
+    "multiprocessing": """
+def fork(run):
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    return process.pid, process.join
+""",
+}
+#: The beginning of a program with `child(body)`, which returns the value or the exception of `body` in a forked child.
+IN_CHILD = """
+import multiprocessing, os, signal, sys, numpy, mscclpp
+from mscclpp.utils import KernelBuilder
 
-def finish(pid, here, there):
-    os.close(there)
-    ready, _, _ = select.select([here], [], [], 20)
-    if not ready:
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    with os.fdopen(here, "rb") as pipe:
-        return pipe.read().decode() if ready else "it hangs"
-"""
-    of_multiprocessing = """
 def child(body):
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(False)
+    here, there = multiprocessing.Pipe(False)
     def run():
         try:
             there.send(repr(body()))
         except BaseException as error:
             there.send(f"{type(error).__name__}: {error}")
-    process = context.Process(target=run)
-    process.start()
+    pid, wait = fork(run)
+    there.close()
     said = here.recv() if here.poll(20) else "it hangs"
-    process.kill()
-    process.join()
+    os.kill(pid, signal.SIGKILL)
+    wait()
     return said
 """
-    imports = (
-        "import multiprocessing, os, select, signal, sys, numpy, mscclpp\nfrom mscclpp.utils import KernelBuilder\n"
-    )
-    return imports + (start if how == "os.fork" else of_multiprocessing)
 
 
 @sim_only
@@ -195,7 +185,7 @@ assert child(lambda: int(plain.sum())) == "0", "its memory is not a device's"
 assert (buffer + 1).tolist() == [1] * 8 and buffer.tolist() == [0] * 8
 print("the parent goes on")
 """
-    run = python(in_child(how) + program)
+    run = python(IN_CHILD + FORKS[how] + program)
     assert (run.returncode, run.stdout) == (0, "the parent goes on\n"), run.stderr
 
 
@@ -213,7 +203,7 @@ def first():
 assert mscclpp.TcpBootstrap.create(0, 1).get_rank() == 0
 print(child(first), child(first), first())
 """
-    run = python(in_child(how) + program)
+    run = python(IN_CHILD + FORKS[how] + program)
     assert (run.returncode, run.stdout) == (0, "24 24 24\n"), run.stderr
 
 

@@ -1,6 +1,8 @@
 """FIFOs and proxies of your own."""
 
+import gc
 import threading
+import weakref
 
 import mscclpp
 import numpy
@@ -129,6 +131,24 @@ print("started")
     assert (run.returncode, run.stdout, run.stderr) == (0, "started\n", "")
 
 
+def test_a_proxy_whose_handler_is_a_method_of_its_owner_is_freed():
+    class Service:
+        def __init__(self):
+            self.proxy = Proxy(self.handle)
+
+        def handle(self, trigger):
+            return ProxyHandlerResult.Continue
+
+    services = [Service(), Service()]
+    services[1].proxy.start(blocking=True)
+    gone = [weakref.ref(service) for service in services]
+    gc.collect()
+    assert all(service() for service in gone) and services[1].proxy.is_running()
+    del services
+    gc.collect()
+    assert not any(service() for service in gone)
+
+
 def test_a_service_that_is_aborted_says_so():
     service = mscclpp.ProxyService()
     service.health()
@@ -139,10 +159,7 @@ def test_a_service_that_is_aborted_says_so():
 
 
 def test_a_service_runs_within_a_with_statement():
-    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
-    bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
-    comm = mscclpp.Communicator(bootstrap)
-    connection = comm.connect(mscclpp.Transport.CudaIpc, 0).get()
+    comm, connection = ranks.alone()
     with pytest.raises(ZeroDivisionError), mscclpp.ProxyService() as service:
         assert isinstance(service, mscclpp.ProxyService)
         service.build_and_add_semaphore(comm, connection)

@@ -144,32 +144,6 @@ def test_texts_name_what_python_has(group):
         proxy.stop()
 
 
-def late(rank, n, address):
-    bootstrap = TcpBootstrap.create(rank, n)
-    bootstrap.initialize(address)
-    texts = []
-    if rank == 0:
-        for call in (lambda: bootstrap.barrier(0.2), lambda: bootstrap.recv(1, 7, timeout_sec=0.2)):
-            with pytest.raises(Error) as caught:
-                call()
-            texts.append(str(caught.value))
-        with pytest.raises(Error) as caught:
-            bootstrap.all_gather(bytearray(2), 1)
-        texts.append(str(caught.value))
-        bootstrap.send(b"", 1, 0)
-    else:
-        bootstrap.recv(0, 0)
-    bootstrap.barrier()
-    return texts
-
-
-def test_a_time_out_says_which_rank_waited_for_whom():
-    barrier, recv, other = ranks.run(2, late)[0]
-    assert barrier.startswith("rank 0: barrier, waiting for rank 1, timed out after 200"), barrier
-    assert recv.startswith("rank 0: recv from rank 1 with tag 7 timed out after 200"), recv
-    assert "all_gather: barrier of this rank timed out" in other, other
-
-
 WAITS = """
 import sys, threading, mscclpp
 from mscclpp import DeviceType, EndpointConfig, Transport

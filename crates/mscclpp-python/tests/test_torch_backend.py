@@ -12,13 +12,15 @@ import mscclpp
 import pytest
 
 import ranks
+from device import sim_only
 
 torch = pytest.importorskip("torch")
 
 N = 3
 #: The time-out of a program, in seconds: importing torch takes minutes if the machine is busy.
 IMPORTS = 900
-pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="gpu: by_torch.py --backend mscclpp")
+# On GPUs, crates/mscclpp-nccl/tests/clients/by_torch.py --backend mscclpp takes their place.
+pytestmark = sim_only
 
 
 def join(backend, rank, n, address):
@@ -61,7 +63,8 @@ def own(rank, count=100, dtype=torch.float32):
     return torch.full((count,), rank + 1, dtype=dtype)
 
 
-def collectives(rank, n, address):
+@ranks.each_of(N, timeout=IMPORTS)
+def test_every_collective(rank, n, address):
     dist = join("mscclpp", rank, n, address)
     total = n * (n + 1) // 2
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int64):
@@ -139,11 +142,8 @@ def collectives(rank, n, address):
     dist.destroy_process_group()
 
 
-def test_every_collective():
-    ranks.run(N, collectives, timeout=IMPORTS)
-
-
-def messages(rank, n, address):
+@ranks.each_of(N, timeout=IMPORTS)
+def test_messages_that_are_not_gathered(rank, n, address):
     dist = join("mscclpp", rank, n, address)
     after, before = (rank + 1) % n, (rank - 1) % n
     # Each rank receives first: before there are collectives of all ranks, and after.
@@ -189,11 +189,8 @@ def messages(rank, n, address):
     dist.destroy_process_group()
 
 
-def test_messages_that_are_not_gathered():
-    ranks.run(N, messages, timeout=IMPORTS)
-
-
-def ways_to_call(rank, n, address):
+@ranks.each_of(N, timeout=IMPORTS)
+def test_ways_to_call_a_group(rank, n, address):
     """Other methods of a group that torch and programs call, and calls that fail."""
     dist = join("mscclpp", rank, n, address)
     group, total = dist.group.WORLD, n * (n + 1) // 2
@@ -260,11 +257,8 @@ def ways_to_call(rank, n, address):
     dist.destroy_process_group()
 
 
-def test_ways_to_call_a_group():
-    ranks.run(N, ways_to_call, timeout=IMPORTS)
-
-
-def aborted(rank, n, address):
+@ranks.each_of(2, timeout=IMPORTS)
+def test_an_abort_ends_a_wait_of_gloo(rank, n, address):
     dist = join("mscclpp", rank, n, address)
     group = dist.new_group(list(range(n)))
     store = dist.distributed_c10d._get_default_store()
@@ -283,11 +277,8 @@ def aborted(rank, n, address):
     dist.destroy_process_group()
 
 
-def test_an_abort_ends_a_wait_of_gloo():
-    ranks.run(2, aborted, timeout=IMPORTS)
-
-
-def interrupted(rank, n, address):
+@ranks.each_of(2, timeout=IMPORTS)
+def test_an_interrupted_wait_can_be_repeated(rank, n, address):
     # It is ignored in a job that a shell has started in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     dist = join("mscclpp", rank, n, address)
@@ -307,11 +298,8 @@ def interrupted(rank, n, address):
     dist.destroy_process_group()
 
 
-def test_an_interrupted_wait_can_be_repeated():
-    ranks.run(2, interrupted, timeout=IMPORTS)
-
-
-def errors_in_coalescing(rank, n, address):
+@ranks.each_of(2, timeout=IMPORTS)
+def test_an_error_in_a_coalescing_ends_it(rank, n, address):
     """The next call works after an error in a block, on whichever rank, and whether or not torch gathers the calls."""
     from torch.distributed.distributed_c10d import _coalescing_manager
 
@@ -336,10 +324,6 @@ def errors_in_coalescing(rank, n, address):
         assert (y == 2).all() and (x == rank + 1).all()
     assert (x == 1).all()
     dist.destroy_process_group()
-
-
-def test_an_error_in_a_coalescing_ends_it():
-    ranks.run(2, errors_in_coalescing, timeout=IMPORTS)
 
 
 def refusals(rank, n, address):
@@ -385,7 +369,8 @@ def test_what_one_rank_refuses_fails_on_all():
     ranks.run(N, refusals, timeout=IMPORTS)
 
 
-def communicators_after_refusals(rank, n, address):
+@ranks.each_of(N, timeout=IMPORTS)
+def test_a_refusal_that_all_share_keeps_the_communicator(rank, n, address):
     """Only a refusal that not all ranks share ends the communicator, and each rank raises one error for it."""
     dist = join("mscclpp", rank, n, address)
     from mscclpp import _torch_refusals
@@ -440,11 +425,8 @@ def communicators_after_refusals(rank, n, address):
     dist.destroy_process_group()
 
 
-def test_a_refusal_that_all_share_keeps_the_communicator():
-    ranks.run(N, communicators_after_refusals, timeout=IMPORTS)
-
-
-def layouts(rank, n, address):
+@ranks.each_of(2, timeout=IMPORTS)
+def test_layouts_of_tensors_and_lists(rank, n, address):
     dist = join("mscclpp", rank, n, address)
     # Messages and lists may have any layout, and negative or conjugated views keep their signs.
     y = torch.arange(6.0).reshape(2, 3).t() + 10 * rank
@@ -501,11 +483,8 @@ def coalesced(rank, n, group):
         assert len(calls.several("all_reduce", alike, alike, 1, torch.distributed.ReduceOp.SUM)) == 1
 
 
-def test_layouts_of_tensors_and_lists():
-    ranks.run(2, layouts, timeout=IMPORTS)
-
-
-def waits_with_a_time(rank, n, address):
+@ranks.each_of(2, timeout=IMPORTS)
+def test_wait_with_time(rank, n, address):
     dist = join("mscclpp", rank, n, address)
     dist.all_reduce(own(rank))
     store = dist.distributed_c10d._get_default_store()
@@ -530,10 +509,6 @@ def waits_with_a_time(rank, n, address):
         store.wait(["waited"])
 
 
-def test_wait_with_time():
-    ranks.run(2, waits_with_a_time, timeout=IMPORTS)
-
-
 def waits_for_a_rank_that_is_late(rank, n, address):
     dist = join("mscclpp", rank, n, address)
     store, line = dist.distributed_c10d._get_default_store(), None
@@ -555,7 +530,8 @@ def test_a_long_collective_says_for_whom_it_waits():
     assert ", all_reduce (Sum) of 100 F32 (for 1" in line, line
 
 
-def uneven_inputs(rank, n, address):
+@ranks.each_of(2, timeout=IMPORTS)
+def test_gradients_of_ranks_with_more_inputs(rank, n, address):
     """The same steps as PyTorch's test_ddp_grad_div_uneven_inputs."""
     dist = join("mscclpp", rank, n, address)
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 5, bias=False))
@@ -568,10 +544,6 @@ def uneven_inputs(rank, n, address):
                 assert (weights.grad == 50 * active / n).all(), (i, weights.grad)
                 net.zero_grad()
     dist.destroy_process_group()
-
-
-def test_gradients_of_ranks_with_more_inputs():
-    ranks.run(2, uneven_inputs, timeout=IMPORTS)
 
 
 def losses(rank, n, address, backend):

@@ -17,10 +17,12 @@ import pytest
 from test_torch_backend import IMPORTS
 
 import ranks
+from device import sim_only
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="gpu: by_torch.py --backend mscclpp")
+# On GPUs, crates/mscclpp-nccl/tests/clients/by_torch.py --backend mscclpp takes their place.
+pytestmark = sim_only
 
 
 def join(rank, n, address):
@@ -54,7 +56,8 @@ def own(rank, count=100):
     return x
 
 
-def calls(rank, n, address):
+@ranks.each_of(2, timeout=IMPORTS)
+def test_calls(rank, n, address):
     dist = join(rank, n, address)
     lane_of = dist.group.WORLD._lanes.get
     total = n * (n + 1) // 2
@@ -116,10 +119,6 @@ def test_messages_of_one_stream_share_a_point(monkeypatch):
     assert first.behind.is_complete() and second.behind.is_complete()
 
 
-def test_calls():
-    ranks.run(2, calls, timeout=IMPORTS)
-
-
 class Pool:
     """The part of a `torch.cuda.MemPool` that the backend looks at."""
 
@@ -132,7 +131,8 @@ class Pool:
         return [{"address": x.data_ptr(), "total_size": x.nbytes} for x in self.tensors]
 
 
-def pools(rank, n, address):
+@ranks.each_of(3, timeout=IMPORTS)
+def test_ranks_register_pools_of_memory_each_for_itself(rank, n, address):
     dist = join(rank, n, address)
     count = 10_000
     gathered, later = own(0, count * n), own(0, count * n)
@@ -165,11 +165,8 @@ def pools(rank, n, address):
     dist.destroy_process_group()
 
 
-def test_ranks_register_pools_of_memory_each_for_itself():
-    ranks.run(3, pools, timeout=IMPORTS)
-
-
-def late(rank, n, address):
+@ranks.each_of(2, timeout=IMPORTS)
+def test_a_call_that_takes_too_long_is_given_up(rank, n, address):
     dist = join(rank, n, address)
     dist.all_reduce(own(rank))
     dist.barrier()
@@ -188,7 +185,3 @@ def late(rank, n, address):
     with pytest.raises(Exception, match="took longer than 1 s"):
         dist.all_reduce(own(rank))
     store.set("given up", "")
-
-
-def test_a_call_that_takes_too_long_is_given_up():
-    ranks.run(2, late, timeout=IMPORTS)

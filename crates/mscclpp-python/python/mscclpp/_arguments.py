@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _arrays, _mscclpp
-from ._errors import Error
-from ._mscclpp import Connection, Endpoint, EndpointConfig, ErrorCode, RegisteredMemory, Transport
+from ._errors import misuse
+from ._mscclpp import Connection, Endpoint, EndpointConfig, RegisteredMemory, Transport
 
 
 def expect(argument: str, value: object, *classes: type) -> None:
@@ -71,7 +71,13 @@ def count(name: str, value: Any, least: int = 0, most: int = (1 << 31) - 1) -> i
     return number
 
 
+def optional(name: str, value: Any, most: int = (1 << 31) - 1) -> int | None:
+    return None if value is None else count(name, value, most=most)
+
+
 def check_seconds(timeout_sec: float, name: str = "timeout_sec") -> None:
+    if not hasattr(timeout_sec, "__float__") and not hasattr(timeout_sec, "__index__"):
+        raise TypeError(f"argument '{name}': expected seconds, got {timeout_sec!r}")
     if not 0 <= timeout_sec < threading.TIMEOUT_MAX:
         raise ValueError(
             f"argument '{name}': expected seconds from 0 to {threading.TIMEOUT_MAX:.0f}, got {timeout_sec}"
@@ -98,8 +104,7 @@ def check_lengths(what: str, my_rank: int, mine: RegisteredMemory, theirs: Mappi
     sizes = {rank: memory.size() for rank, memory in theirs.items() if memory.size() != mine.size()}
     if sizes:
         others = " and ".join(f"rank {rank} of {size}" for rank, size in sizes.items())
-        raise Error(
-            int(ErrorCode.InvalidUsage),
+        raise misuse(
             f"the {what} of memory channels must be of the same length on all ranks, as nothing checks the offsets that "
             f"kernels use in them: rank {my_rank}, this one, gave one of {mine.size()} bytes, and {others}; for "
             "others make MemoryChannel(semaphore, dst, src)",

@@ -1,10 +1,11 @@
 """Finds the memory of an array of any library."""
 
-import ctypes
 import functools
 import math
 from collections.abc import Iterable
 from typing import Any
+
+from . import _mscclpp
 
 
 def is_torch_tensor(tensor: Any) -> bool:
@@ -29,7 +30,10 @@ def locate(tensor: Any, argument: str = "argument 'tensor'", one_piece: bool = T
         if interface is not None:
             return _of_interface(interface, argument, one_piece)
     if hasattr(tensor, "__dlpack__"):
-        return _of_dlpack(tensor.__dlpack__(), argument, one_piece)
+        address, _, bits, shape, strides = _mscclpp._of_dlpack(tensor.__dlpack__())
+        if one_piece and strides:
+            _check_one_piece(shape, strides, argument)
+        return address, math.prod(shape) * (bits // 8)
     raise TypeError(
         f"{argument}: expected an array (CuPy, NumPy, PyTorch, or one with __cuda_array_interface__, "
         f"__array_interface__ or __dlpack__), got {type(tensor).__name__}"
@@ -77,42 +81,3 @@ def _check_one_piece(shape: Iterable[int], strides: Iterable[int], argument: str
                 "with ascontiguousarray"
             )
         expected *= n
-
-
-class _View(ctypes.Structure):
-    """`DLTensor` of DLPack."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-def _view(capsule: Any) -> _View:
-    """Reads a capsule without taking over its memory, which stays the array's."""
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return _View.from_address(pointer_of(capsule, b"dltensor"))
-
-
-def _of_dlpack(capsule: Any, argument: str, one_piece: bool) -> tuple[int, int]:
-    view = _view(capsule)
-    _, bits, shape, strides = of_dlpack(capsule)
-    if one_piece and strides:
-        _check_one_piece(shape, strides, argument)
-    return (view.data or 0) + view.byte_offset, math.prod(shape) * (bits // 8)
-
-
-def of_dlpack(capsule: Any) -> tuple[int, int, tuple[int, ...], tuple[int, ...] | None]:
-    """Returns the kind of a capsule's numbers, their bits, the shape, and the strides in numbers if it has any."""
-    view = _view(capsule)
-    strides = tuple(view.strides[: view.ndim]) if view.strides else None
-    return view.code, view.bits * view.lanes, tuple(view.shape[: view.ndim]), strides

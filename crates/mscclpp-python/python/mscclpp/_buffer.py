@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import _mscclpp
-from ._errors import Error
-from ._mscclpp import ErrorCode, GpuBufferGranularity, RawGpuBuffer
+from ._errors import misuse
+from ._mscclpp import GpuBufferGranularity, RawGpuBuffer
 
 if TYPE_CHECKING:
     import numpy
@@ -55,7 +55,10 @@ class GpuBuffer(_Array, metaclass=_Meta):
     ) -> Self:
         platform, _, _ = _mscclpp._current_gpu()
         make = _sim_class() if platform == "sim" else _cuda_class()
-        array: Self = make(_Asked(shape, dtype, strides, order, granularity))
+        import numpy
+
+        shape, dtype = _shape(shape), _dtype(numpy.dtype(dtype))
+        array: Self = make(shape, dtype, RawGpuBuffer(_bytes(shape, dtype, strides), granularity), strides, order)
         return array
 
 
@@ -89,21 +92,6 @@ def _dtype(dtype: Any) -> Any:
 _NEEDS_NO_MEMORY = {"__new__", "__len__", "__sizeof__", "__class_getitem__", "__buffer__", "__release_buffer__"}
 
 
-class _Asked(NamedTuple):
-    """The arguments of `GpuBuffer()`."""
-
-    shape: int | Iterable[int]
-    dtype: Any
-    strides: Sequence[int] | None
-    order: Literal["C", "F"]
-    granularity: GpuBufferGranularity
-
-    def allocate(self, as_dtype: Callable[[Any], Any]) -> tuple[Any, Any, RawGpuBuffer]:
-        """Return the shape, the type of the elements, and memory for them."""
-        shape, dtype = _shape(self.shape), _dtype(as_dtype(self.dtype))
-        return shape, dtype, RawGpuBuffer(_bytes(shape, dtype, self.strides), self.granularity)
-
-
 class _Memory:
     """The object `array.data.mem` of a `GpuBuffer`."""
 
@@ -125,9 +113,8 @@ def _sim_class() -> Any:
     class SimGpuBuffer(numpy.ndarray):
         """A NumPy array over the memory of a simulated device."""
 
-        def __new__(cls, asked: _Asked) -> Any:
-            shape, dtype, raw = asked.allocate(numpy.dtype)
-            array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, asked.strides, asked.order)
+        def __new__(cls, shape: Any, dtype: Any, raw: RawGpuBuffer, strides: Any, order: Any) -> Any:
+            array = super().__new__(cls, shape, dtype, numpy.asarray(raw), 0, strides, order)
             array._raw, array._made = raw, (os.getpid(), raw.data(), raw.bytes())
             return array
 
@@ -144,8 +131,7 @@ def _sim_class() -> Any:
 
         def _check_process(self) -> None:
             if (parent := self._parent()) is not None:
-                raise Error(
-                    int(ErrorCode.InvalidUsage),
+                raise misuse(
                     f"this GpuBuffer was made in process {parent} and is used in process {os.getpid()}, a fork of it, which "
                     'has none of its devices, threads and connections; start processes with multiprocessing\'s "spawn", or '
                     "fork before the first use of mscclpp",
@@ -191,7 +177,7 @@ def _sim_class() -> Any:
             Like CuPy's arrays, it raises `TypeError` for anything else, and `ValueError` for another shape.
             """
             self._check(arr)
-            _mscclpp._synchronize(300.0, None)
+            self._wait()
             self[...] = arr
 
         def get(
@@ -202,11 +188,16 @@ def _sim_class() -> Any:
             """
             if out is not None:
                 self._check(out)
-            _mscclpp._synchronize(300.0, None)
+            self._wait()
             if out is None:
                 return numpy.array(self, order=order)
             out[...] = self
             return out
+
+        def _wait(self) -> None:
+            """Waits for the kernels of the device that has the memory, which need not be the current one."""
+            raw = self._raw if self._is_gpu_buffer else None
+            _mscclpp._synchronize(300.0, None, None if raw is None else raw.device_id())
 
         def _check(self, array: Any) -> None:
             if not isinstance(array, numpy.ndarray):
@@ -258,10 +249,9 @@ def _cuda_class() -> Any:
 
         _is_gpu_buffer = True
 
-        def __new__(cls, asked: _Asked) -> Any:
-            shape, dtype, raw = asked.allocate(cupy.dtype)
+        def __new__(cls, shape: Any, dtype: Any, raw: RawGpuBuffer, strides: Any, order: Any) -> Any:
             memory = cupy.cuda.UnownedMemory(raw.data(), raw.bytes(), raw, raw.device_id())
             pointer = cupy.cuda.MemoryPointer(memory, 0)
-            return cupy.ndarray.__new__(cls, shape, dtype, pointer, asked.strides, asked.order)
+            return cupy.ndarray.__new__(cls, shape, dtype, pointer, strides, order)
 
     return CudaGpuBuffer

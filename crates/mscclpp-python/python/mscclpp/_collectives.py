@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from . import _arrays, _mscclpp
+from ._arguments import check_seconds, count, optional
 from ._data_types import SIZES
+from ._errors import misuse
 from ._group import CommGroup
-from ._on_device import OnDevice, _Array, _handle, _item_size, _new, communicator_of
+from ._on_device import OnDevice, _Array, _handle, _new, communicator_of
 
 #: An operation: "sum", "prod", "max", "min", "avg", or ("premul_sum", factor). Averages are computed as NCCL does:
 #: for integers, the sum (which wraps) is divided and rounded towards zero; for float32 and float64, each number is
@@ -66,10 +68,18 @@ class Collectives(OnDevice):
         overlap: bool = False,
     ) -> None:
         self._group, communicator = communicator_of("group", group)
-        device = _mscclpp._current_gpu()[1] if device is None else device
+        if timeout is not None:
+            check_seconds(timeout, "timeout")
         self._take(
             _mscclpp._Collectives(
-                communicator, device, max_blocks, scratch, calls_at_once, timeout, check_calls, overlap
+                communicator,
+                _mscclpp._current_gpu()[1] if device is None else count("device", device),
+                optional("max_blocks", max_blocks),
+                optional("scratch", scratch, (1 << 63) - 1),
+                optional("calls_at_once", calls_at_once),
+                timeout,
+                check_calls,
+                overlap,
             )
         )
 
@@ -102,7 +112,7 @@ class Collectives(OnDevice):
             if _arrays.is_torch_tensor(x):
                 address, length, dtype = self._look_at_torch("x", x)
             else:
-                address, length, dtype, _ = self._look("x", x, is_written=True)
+                address, length, dtype, *_ = self._look("x", x, is_written=True)
             return self._ask("all_reduce", address, address, length, dtype, op, 0, x, x, stream)
         given, taken, out = self._pair(x, out, lambda array: array.shape)
         return self._call("all_reduce", given, taken, given.length, op, 0, x, out, stream)
@@ -208,10 +218,7 @@ class Collectives(OnDevice):
         and later work of the other streams waits for them.
         """
         if self._of_thread.gathered is not None:
-            raise _mscclpp.Error(
-                int(_mscclpp.ErrorCode.InvalidUsage),
-                "this thread has begun a group() already: end it before another one",
-            )
+            raise misuse("this thread has begun a group() already: end it before another one")
         gathered = self._of_thread.gathered = {}
         try:
             yield
@@ -239,12 +246,14 @@ class Collectives(OnDevice):
         self._made.enqueue(requests, stream)
 
     def abort(self, reason: str = "aborted by the program") -> None:
-        """End the calls of all ranks. The collectives cannot be used any more."""
+        """End the calls of all ranks, and give up the job: the `CommGroup` and all that was made of it, also by `split`,
+        cannot be used any more.
+        """
         self._made.abort(reason)
 
     def split(self, color: int | None, key: int = 0) -> Collectives | None:
         """Make collectives of the ranks that give the same color, in the order of their keys. All ranks call it."""
-        part = self._made.split(color, key)
+        part = self._made.split(optional("color", color, (1 << 32) - 1), count("key", key, -(1 << 31)))
         if part is None:
             return None
         collectives = Collectives.__new__(type(self))
@@ -285,15 +294,12 @@ class Collectives(OnDevice):
     ) -> Any:
         if dtype not in SIZES:
             name, array = ("out", out) if kind == "scatter" else ("x", x)
-            size = _item_size(array)
+            size = self._look(name, array).size
             if kind in _REDUCTIONS or not size:
                 how = "there are no collectives of" if not size else "there are no reductions of"
-                code = int(_mscclpp.ErrorCode.InvalidUsage)
-                raise _mscclpp.Error(code, f"argument '{name}': {how} numbers of type {dtype}")
+                raise misuse(f"argument '{name}': {how} numbers of type {dtype}")
             # What is only moved is bytes.
             count, dtype = count * size, "uint8"
-        if not isinstance(op, str):
-            check_factor(op, dtype)
         if stream is None:
             stream = self._current_stream(x if x is not None else out)
         elif type(stream) is not int or stream < 0:
@@ -325,9 +331,7 @@ class Collectives(OnDevice):
     def _put_rows(self, kernel: Any, args: Any, rows: Any, outputs: Any, stream: int, kept: Any) -> None:
         """Enqueues an all_reduce with a kernel of its own: see `_fused.py`."""
         if self._of_thread.gathered is not None:
-            raise _mscclpp.Error(
-                int(_mscclpp.ErrorCode.InvalidUsage), "an all_reduce of rows was called inside a group()"
-            )
+            raise misuse("an all_reduce of rows was called inside a group()")
         if self.is_simulated:
             self._keep(kept, lambda: self._made.all_reduce_rows(kernel, args, rows, outputs, stream))
         else:
@@ -384,9 +388,3 @@ class Registration:
 
     def __exit__(self, *_exception: Any) -> None:
         self.close()
-
-
-def check_factor(op: Any, dtype: str) -> None:
-    """Checks that integers are multiplied by an integer, because a fraction would be cut off."""
-    if isinstance(op, tuple) and isinstance(op[-1], float) and op[-1] % 1 != 0 and "int" in dtype:
-        raise ValueError(f"argument 'op': numbers of type {dtype} cannot be multiplied by {op[-1]}")

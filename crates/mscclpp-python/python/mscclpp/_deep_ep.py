@@ -38,9 +38,9 @@ class Buffer:
     those of the CPU, and a call is complete when it returns.
 
     With `enable_shrink`, low-latency calls go on without ranks that are lost: the first that dies, and each one for which
-    a call has waited for 100 seconds. The log and the masks say so, and no call raises an error for it. What the call that
-    met the loss has stored may be wrong. In later calls nothing comes from a lost rank, and choices of its experts are
-    none.
+    a call has waited for 100 seconds. The log and the masks say so, and no call raises an error for it. The results of the
+    call during which a rank was lost may be wrong. Later calls receive nothing from that rank, and ignore choices of its
+    experts.
     """
 
     #: The number that `set_num_sms` has set, and that each `Config` of this class has.

@@ -6,8 +6,7 @@ import importlib
 import os
 import sys
 
-from ._errors import Error
-from ._mscclpp import ErrorCode
+from ._errors import misuse
 from ._program import start
 
 #: The folder that has the package `deep_ep`, and nothing else.
@@ -19,7 +18,7 @@ def install() -> None:
     other = sys.modules.get("deep_ep")
     if other is not None and not str(other.__file__).startswith(_FOLDER + os.sep):
         text = f"another deep_ep is already imported, from {other.__file__}: call install_deep_ep() before that"
-        raise Error(int(ErrorCode.InvalidUsage), text)
+        raise misuse(text)
     if _FOLDER not in sys.path:
         sys.path.insert(0, _FOLDER)
     _let_children_find_it()

@@ -53,7 +53,14 @@ class CuError(BaseError):
 
 
 class IbError(BaseError):
-    """An error of InfiniBand. Its number is that of the work completion or of the system."""
+    """An error of InfiniBand. This library reports these as `SysError` or as `Error`."""
+
+
+def misuse(text: str) -> Error:
+    """Makes the error for a call that can never be right."""
+    from ._mscclpp import ErrorCode
+
+    return Error(int(ErrorCode.InvalidUsage), text)
 
 
 for _class in (BaseError, Error, SysError, CudaError, CuError, IbError):

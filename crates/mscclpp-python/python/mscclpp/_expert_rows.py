@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _arrays
-from ._arguments import count
 from ._data_types import SIZES
-from ._on_device import OnDevice, _Array, _item_size, _new
+from ._on_device import OnDevice, _Array, _new
 
 #: The address and the size of memory.
 _Memory = tuple[int, int]
@@ -59,7 +58,7 @@ class ExpertRows(OnDevice):
 
     def _bytes(self, name: str, x: Any, is_number: bool, is_written: bool = False) -> _Memory:
         array = self._numbers(name, x, is_written) if is_number else self._look(name, x, is_written)
-        return array.address, array.length * _item_size(x)
+        return array.address, array.length * array.size
 
     def _rows_given(self, rows: Any, also: Sequence[Any], tokens: int) -> list[_Memory]:
         if len(also) != len(self._given) - 1:
@@ -97,7 +96,7 @@ class ExpertRows(OnDevice):
         return array.address, 4 * array.length
 
     def _rows_of(self, layout: str, alignment: int) -> int:
-        """Returns how many rows a layout has room for if it is always enough."""
+        """Returns the number of rows that a layout needs in the worst case."""
         most, local = self.n_ranks * self.capacity, self.n_local
         if layout == "expert":
             return local * most
@@ -140,14 +139,11 @@ class ExpertRows(OnDevice):
                 # Words of 4 bytes, as the kernels store them.
                 made.append(_new(x, (*shape[:-1], row // 4, shape[-1]), "float32" if dtype == "float32" else "int32"))
             else:
-                made.append(_new(x, (*shape, row // (SIZES[dtype] if dtype else _item_size(x))), dtype))
+                size = SIZES[dtype] if dtype else getattr(x, "itemsize", 1)
+                made.append(_new(x, (*shape, row // size), dtype))
         return tuple(made)
 
 
 def _expect_one_of(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"argument '{name}': expected {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def _optional(name: str, value: Any) -> int | None:
-    return None if value is None else count(name, value)

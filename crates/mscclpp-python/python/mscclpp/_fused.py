@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _mscclpp
 from ._data_types import SIZES
-from ._errors import Error
+from ._errors import misuse
 from ._on_device import _Array, _handle, _new
 
 #: The types of rows, and the names that the headers have for them.
@@ -282,8 +282,7 @@ def _expect_type(name: str, dtype: str, types: Collection[str]) -> None:
 def _expect_current(comm: Any) -> None:
     _, device, _ = _mscclpp._current_gpu()
     if device != comm.device:
-        raise Error(
-            int(_mscclpp.ErrorCode.InvalidUsage),
+        raise misuse(
             f"a kernel would be loaded on device {device}, the current one, for collectives on device {comm.device}; call "
             f"mscclpp.set_device({comm.device})",
         )

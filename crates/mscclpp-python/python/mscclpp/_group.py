@@ -233,11 +233,12 @@ class CommGroup:
     ) -> dict[int, PortChannel]:
         """Make port channels from this rank's array to the scratch buffers of peers. Returns them by rank."""
         _arguments.expect("registeredScratchBuffer", registeredScratchBuffer, RegisteredMemory)
+        memory = self.register_local_memory(tensor, connections)
         semaphores = self._add_semaphores(proxy_service, connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
         # The service must keep the memory, because peers put data to it.
         proxy_service.add_memory(registeredScratchBuffer)
-        mine = proxy_service.add_memory(self.register_local_memory(tensor, connections))
+        mine = proxy_service.add_memory(memory)
         theirs = {rank: proxy_service.add_memory(scratches[rank]) for rank in connections}
         channel = proxy_service.port_channel
         return self._settled({rank: channel(semaphores[rank], theirs[rank], mine) for rank in connections})

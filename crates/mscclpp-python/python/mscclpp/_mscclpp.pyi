@@ -1022,8 +1022,8 @@ class RawGpuBuffer:
     @property
     def __cuda_array_interface__(self, /) -> dict[str, Any]:
         """The array interface of CuPy, PyTorch and Numba, on CUDA only."""
-    def __dlpack__(self, /, **_kwargs: "object") -> Any:
-        """The bytes as a DLPack capsule."""
+    def __dlpack__(self, /, *, stream: "object" = None, max_version: "object" = None, dl_device: tuple[SupportsIndex, SupportsIndex] | None = None, copy: bool | None = None) -> Any:
+        """The bytes as a DLPack capsule. There are neither copies nor other devices."""
     def __dlpack_device__(self, /) -> tuple[int, int]:
         """The type of the device, as DLPack numbers them, and the number of the GPU."""
     def __enter__(self, /) -> RawGpuBuffer: ...
@@ -1068,7 +1068,7 @@ class RegisteredMemory:
     def data(self, /) -> int:
         """
         The address of the memory in this process. A peer's memory is mapped by this call, if there is a connection to
-        its process over which memory can be mapped; else the address is 0.
+        its process over which memory can be mapped; else the address is 0. Raises the error if it cannot be mapped.
         """
     @staticmethod
     def deserialize(data: Buffer | Sequence[SupportsIndex]) -> RegisteredMemory:
@@ -1249,7 +1249,6 @@ class TransportFlags:
     def __invert__(self, /) -> TransportFlags: ...
     def __ior__(self, other: TransportFlags | Transport, /) -> Self: ...
     def __ixor__(self, other: TransportFlags | Transport, /) -> Self: ...
-    def __ne__(self, other: object, /) -> bool: ...
     def __new__(cls, /, transport: TransportFlags | Transport = ...) -> TransportFlags: ...
     def __or__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
     def __rand__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
@@ -1302,7 +1301,7 @@ class _Collectives:
         """Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have."""
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str) -> None:
-        """Ends the waits of this rank's calls, and those of all other ranks' calls."""
+        """Ends the waits of this rank's calls, and those of all other ranks' calls: gives up the job, for a part of it, too."""
     def all_reduce_rows(self, /, kernel: _Kernel, args: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex] | Buffer | Sequence[SupportsIndex]], rows: tuple[SupportsIndex, SupportsIndex, SupportsIndex, str], outputs: SupportsGetItem[int, tuple[SupportsIndex, str | None, bool]], stream: "int") -> bool:
         """
         Sums up rows and hands each to a kernel that was made for that: see `Collectives::all_reduce_rows` of the
@@ -1404,9 +1403,10 @@ class _Experts:
         """The device memory that this rank took, in bytes."""
     def dispatch(self, /, tokens: SupportsIndex, ids: tuple[SupportsIndex, SupportsIndex], id_bytes: SupportsIndex, weights: tuple[SupportsIndex, SupportsIndex] | None, rows: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], layout: str, alignment: SupportsIndex, out: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], along: SupportsLenAndGetItem[tuple[SupportsIndex, SupportsIndex] | None], micro_batch: SupportsIndex, zero_rest: bool, mask_along: bool, column_major: bool, hook: bool, stream: "int") -> tuple[_Routed, _Receive | None, bool]:
         """
-        Sends tokens. `rows` are the tensors that travel, `out` the memory for those that come, none for the layout
-        "rank". `along` has memory for ids, weights and sources of rows, counts and waits, or None for each. Returns the
-        routing, the second half if `hook`, and whether all work of a simulated device was complete before.
+        Sends tokens. `rows` has the memory of each tensor to send, `out` that of each tensor to receive (empty for the
+        layout "rank"). `along` has five outputs, each of which may be None: local ids, weights and sources of the rows,
+        counts of the experts, and waiting times. Returns the routing, the second half if `hook`, and whether all work of
+        a simulated device was complete before.
         """
     def dispatch_again(self, /, routed: _Routed, rows: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], out: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]], stream: "int") -> bool:
         """
@@ -1515,9 +1515,9 @@ class _Requests:
     @staticmethod
     def of_tensors(kind: str, given: SupportsGetItem[int, Any], taken: SupportsGetItem[int, Any], parts: tuple[SupportsIndex, SupportsIndex], dtype: str, times: SupportsIndex, op: Any, /) -> _Requests | None:
         """
-        Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. For each element that
-        a request counts, the input has `parts[0]` elements, and the output `parts[1]`. An element is `times` numbers of type
-        `dtype`.
+        Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. The input has
+        `parts[0]` times as many elements as the request's count, the output `parts[1]` times as many. Each element is
+        sent as `times` numbers of type `dtype`: a complex64 as two float32.
 
         Returns None unless all tensors are of one type, on one device, and have their numbers in memory in their order and with
         their signs. Without PyTorch's table for DLPack, which older versions lack, that is not known.
@@ -1581,13 +1581,19 @@ def _next_log_line() -> tuple[str, int, str] | None:
 def _numa_node(device_id: "typing.SupportsIndex") -> int | None:
     """The NUMA node of a GPU. None where the system does not say it."""
 
+def _of_dlpack(capsule: "object") -> tuple[int, int, int, list[int], list[int] | None]:
+    """
+    The address of the array in a capsule, the code of the kind of its numbers, their bits, the shape, and the strides in
+    numbers if there are any. The memory stays the array's.
+    """
+
 def _start_log() -> None:
     """Sets up logging as the environment says. Does nothing the second time."""
 
-def _synchronize(timeout_sec: SupportsFloat | SupportsIndex, abort: "object") -> None:
+def _synchronize(timeout_sec: SupportsFloat | SupportsIndex, abort: "object", device: SupportsIndex | None = None) -> None:
     """
-    Waits until everything that was launched on the default stream of the current GPU is complete. If it is not
-    complete in time, the objects in `abort` are aborted, which ends kernels that wait through them.
+    Waits until everything that was launched on the default stream of a GPU, by default the current one, is complete. If
+    it is not complete in time, the objects in `abort` are aborted, which ends kernels that wait through them.
     """
 
 def device_count() -> int:

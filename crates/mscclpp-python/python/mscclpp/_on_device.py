@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
-from . import _arguments, _arrays
+from . import _arguments, _arrays, _mscclpp
 from ._buffer import GpuBuffer
 from ._data_types import OF_DLPACK
 from ._group import CommGroup
@@ -49,6 +49,8 @@ class _Array(NamedTuple):
     length: int
     dtype: str
     shape: tuple[int, ...]
+    #: The bytes of an element, or 0 for elements that are Python objects or not whole bytes.
+    size: int
 
 
 class OnDevice:
@@ -100,7 +102,7 @@ class OnDevice:
     def _look(self, name: str, x: Any, is_written: bool = False) -> _Array:
         """Returns the properties of an array, which must be contiguous and in memory of this device."""
         if _arrays.is_torch_tensor(x):
-            return _Array(*self._look_at_torch(name, x), x.shape)
+            return _Array(*self._look_at_torch(name, x), x.shape, x.element_size())
         interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
         if interface is None:
             return self._look_at_dlpack(name, x)
@@ -113,11 +115,11 @@ class OnDevice:
         address, is_read_only = interface["data"]
         if is_written and is_read_only:
             raise ValueError(f"argument '{name}': the array is read-only, and the call would store to it")
-        size = _arrays.item_size(typestr)
+        size = 0 if getattr(getattr(x, "dtype", None), "hasobject", False) else _arrays.item_size(typestr)
         if strides is not None and size and not _is_contiguous(shape, strides, size):
             raise ValueError(f"argument '{name}': the array is not contiguous; pass a contiguous copy of it")
         dtype = str(x.dtype) if hasattr(x, "dtype") else _type_of_interface(typestr)
-        return _Array(int(address or 0), math.prod(shape), dtype, shape)
+        return _Array(int(address or 0), math.prod(shape), dtype, shape, size)
 
     def _look_at_torch(self, name: str, x: Any) -> tuple[int, int, str]:
         """Returns address, length and type of a tensor."""
@@ -135,14 +137,14 @@ class OnDevice:
         return address, length, _OF_TORCH.get(dtype) or _type_of_torch(dtype)
 
     def _look_at_dlpack(self, name: str, x: Any) -> _Array:
-        address, size = _arrays.locate(x, f"argument '{name}'")
+        address, _ = _arrays.locate(x, f"argument '{name}'")
         kind, device = x.__dlpack_device__()
         self._expect_device(name, int(device) if int(kind) != 1 else None)
-        code, bits, shape, strides = _arrays.of_dlpack(x.__dlpack__())
+        _, code, bits, shape, strides = _mscclpp._of_dlpack(x.__dlpack__())
         dtype = OF_DLPACK.get((code, bits)) or f"({bits} bits of kind {code} of DLPack)"
         if strides is not None and not _is_contiguous(shape, strides, 1):
             raise ValueError(f"argument '{name}': the array is not contiguous")
-        return _Array(address, size * 8 // bits, dtype, shape)
+        return _Array(address, math.prod(shape), dtype, tuple(shape), 0 if bits % 8 else bits // 8)
 
     def _expect_device(self, name: str, device: int | None) -> None:
         if self.is_simulated != (device is None) or (device is not None and device != self.device):
@@ -193,20 +195,6 @@ def _is_contiguous(shape: Sequence[int], strides: Sequence[int], size: int) -> b
             return 0 in shape
         expected *= n
     return True
-
-
-def _item_size(x: Any) -> int:
-    """Returns the bytes of an element, or 0 for elements that are Python objects or not whole bytes."""
-    if _arrays.is_torch_tensor(x):
-        return int(x.element_size())
-    dtype = getattr(x, "dtype", None)
-    if dtype is not None and hasattr(dtype, "itemsize"):
-        return 0 if getattr(dtype, "hasobject", False) else int(dtype.itemsize)
-    interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
-    if interface is not None:
-        return _arrays.item_size(interface["typestr"])
-    bits = _arrays.of_dlpack(x.__dlpack__())[1]
-    return bits // 8 if bits % 8 == 0 else 0
 
 
 def _new(x: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:

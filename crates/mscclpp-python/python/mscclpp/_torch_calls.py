@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._collectives import Op, Request, check_factor
+from ._collectives import Op, Request
 from ._data_types import SIZES
 from ._mscclpp import _Requests
 
@@ -17,7 +17,7 @@ from ._mscclpp import _Requests
 #: moved as bytes.
 _MOVED = {getattr(torch, name): (name, 1) for name in SIZES}
 _COMPLEX = {torch.complex32: ("float16", 2), torch.complex64: ("float32", 2), torch.complex128: ("float64", 2)}
-#: An operation and its number, which is its hash.
+#: For each name of an operation, the hash of torch's `RedOpType`, which is its number.
 _OPS = {
     name: hash(getattr(dist.ReduceOp.RedOpType, kind))
     for kind, name in (("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))
@@ -89,9 +89,7 @@ def reduction(op: Any, dtype: torch.dtype) -> tuple[str, int, Op]:
         raise ValueError(f"the backend mscclpp has no {kind.name} of {str(dtype).removeprefix('torch.')} tensors")
     if numbers is None:
         raise TypeError(f"the backend mscclpp does not reduce tensors of {dtype}")
-    factor = "premul_sum", float(op.__getstate__()[1])
-    check_factor(factor, str(dtype))
-    return *numbers, factor
+    return *numbers, ("premul_sum", float(op.__getstate__()[1]))
 
 
 def numbers(tensor: torch.Tensor) -> tuple[str, int]:

@@ -43,10 +43,6 @@ def seconds(opts: Any) -> float | None:
     return timeout.total_seconds() if timeout > _NO_TIME else None
 
 
-def some(opts: Any) -> tuple[Any, ...]:
-    return () if opts is None else (opts,)
-
-
 def coalesced(tensors: list[torch.Tensor], opts: Any) -> Any:
     """Returns the options of an all-reduce for one or several tensors, made from options for either."""
     if opts is None or (len(tensors) == 1) != isinstance(opts, c10d.AllreduceCoalescedOptions):

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from . import _threads
 from ._collectives import Collectives, Request
-from ._errors import Error
+from ._errors import BaseError, Error
 from ._mscclpp import ErrorCode, _Point, _Requests
 from ._torch_calls import Call
 from ._torch_messages import PutOff, be_relaxed_about_captures, current_stream
@@ -28,7 +28,8 @@ _WATCH_EVERY = 0.2
 #: How often it looks for further calls before it ends.
 _IDLE_FOR = 50
 _NO_TIME = timedelta(0)
-#: The most numbers that the tensors of a work may have that is kept for torch.
+#: A work whose result has at most so many numbers is kept when the program drops it, because torch's reducer may still wait
+#: with it.
 _FEW = 16
 
 
@@ -303,7 +304,7 @@ class Lane:
 
     def _not_made(self, calls: Sequence[Call], error: Exception) -> NoReturn:
         """Raises the error of calls that were not made."""
-        if isinstance(error, Error) and error.code != ErrorCode.InvalidUsage:
+        if isinstance(error, BaseError) and not (isinstance(error, Error) and error.code == ErrorCode.InvalidUsage):
             if reason_in(error) is not None:
                 self._fail(error)
                 self.check()
@@ -334,12 +335,13 @@ class Lane:
             if not waiting:
                 return
             try:
-                check = self._patience(names, seconds)
-                pause = 0.00002
+                deadline, pause = time.monotonic() + seconds, 0.00002
                 # After an error of the collectives, the waits of these calls end, or have ended before.
                 with contextlib.suppress(Error):
                     while not self._made.enqueue([], 0):
-                        check()
+                        if time.monotonic() > deadline:
+                            self.give_up(names, seconds)
+                        self.check()
                         time.sleep(pause)
                         pause = min(1.5 * pause, 0.002)
                 self.collectives.synchronize(0)
@@ -356,17 +358,6 @@ class Lane:
                         call.finished()
                 work._is_done = True
             self.check()
-
-    def _patience(self, names: list[str], seconds: float) -> Callable[[], None]:
-        """Returns a function that aborts calls when their time is up, and raises their error."""
-        deadline = time.monotonic() + seconds
-
-        def check() -> None:
-            if time.monotonic() > deadline:
-                self.give_up(names, seconds)
-            self.check()
-
-        return check
 
     def check(self) -> None:
         """Raises the error of earlier calls, if they failed."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Self
 
 from . import _arguments, _arrays, _mscclpp
-from ._arguments import count
+from ._arguments import count, optional
 from ._data_types import SIZES
-from ._expert_rows import ExpertRows, _expect_one_of, _optional
+from ._expert_rows import ExpertRows, _expect_one_of
 from ._on_device import _handle, _new, communicator_of
 from ._routed import Received, Routed
 
@@ -95,23 +95,24 @@ class Experts(ExpertRows):
             self._given[1:],
             count("micro_batches", micro_batches),
             exact,
-            _optional("max_blocks", max_blocks),
-            _optional("calls_at_once", calls_at_once),
+            optional("max_blocks", max_blocks),
+            optional("calls_at_once", calls_at_once),
             timeout,
             survive_loss,
-            _optional("tag", tag),
+            optional("tag", tag),
             None if ranks is None else [count("ranks", rank) for rank in ranks],
         )
         self.is_simulated = self._made.is_simulated
-        #: An empty tensor if a dispatch had tensors of PyTorch, whose current stream calls without an array then use.
-        self._like: Any = None
+        #: An empty tensor if a call had tensors of PyTorch, whose current stream calls without an array then use. The
+        #: experts of `with_payload` share the list.
+        self._like: list[Any] = []
 
     def _set_payload(self, quantise: str | None, row_bytes: int | None, also: Iterable[int]) -> None:
         """Notes which tensors travel."""
         if quantise is not None:
             _expect_one_of("quantise", quantise, _QUANTISATIONS)
         others = [count("also", each) for each in also]
-        self.quantise, self._row_bytes = quantise, _optional("row_bytes", row_bytes)
+        self.quantise, self._row_bytes = quantise, optional("row_bytes", row_bytes)
         self._are_numbers = row_bytes is None
         first = self.hidden * SIZES[self.dtype] if row_bytes is None else row_bytes
         self._given = [first, *others]
@@ -239,8 +240,6 @@ class Experts(ExpertRows):
             made.extend(done)
             return was_idle
 
-        if self._like is None and _arrays.is_torch_tensor(rows):
-            self._like = _new(rows, (0,))
         arrays = (rows, topk_ids, weights, also, out, ids_into, weights_into, sources_into, counts_into, waits_into)
         self._put(enqueue, rows, stream, arrays)
         routed = Routed(self, made[0], tokens, layout, out, n_rows, column_major)
@@ -336,7 +335,7 @@ class Experts(ExpertRows):
         stream is complete. Without effect for other layouts.
         """
         _arguments.expect("routed", routed, Routed)
-        self._made.release(routed._made, self._stream(self._like, stream))
+        self._made.release(routed._made, self._own_stream(stream))
 
     def lost(self) -> list[int]:
         """Return the ranks that are known to be lost."""
@@ -352,15 +351,20 @@ class Experts(ExpertRows):
         """Have the calls that follow in the stream go on without these ranks, as if they were lost. Nothing brings them
         back. For experts that are set up with `survive_loss`.
         """
-        self._made.lose([count("ranks", rank) for rank in ranks], self._stream(self._like, stream))
+        self._made.lose([count("ranks", rank) for rank in ranks], self._own_stream(stream))
 
     def synchronize(self, stream: Any = None) -> None:
         """Wait until the work of a stream is complete, by default the current stream of PyTorch, if a dispatch had its
         tensors, or else of CuPy. Raises an error if a call failed.
         """
-        super().synchronize(self._stream(self._like, stream))
+        super().synchronize(self._own_stream(stream))
+
+    def _own_stream(self, stream: Any) -> int:
+        return self._stream(self._like[0] if self._like else None, stream)
 
     def _put(self, enqueue: Any, like: Any, stream: Any, arrays: Any) -> None:
+        if not self._like and _arrays.is_torch_tensor(like):
+            self._like.append(_new(like, (0,)))
         at = self._stream(like, stream)
         if self.is_simulated:
             self._keep(arrays, lambda: enqueue(at))

@@ -9,8 +9,7 @@ import os
 import re
 import sys
 
-from ._errors import Error
-from ._mscclpp import ErrorCode
+from ._errors import misuse
 from ._program import start
 
 __all__ = ["path"]
@@ -55,7 +54,7 @@ def _take_its_place() -> None:
         users = [name for name in sys.modules if name in _USERS]
         by = f"{' or '.join(users)}, imported before" if users else "LD_PRELOAD, or a module imported before"
         text = f"NCCL is already loaded from {loaded} (by {by}): in a new process, import mscclpp.nccl first"
-        raise Error(int(ErrorCode.InvalidUsage), text)
+        raise misuse(text)
     ctypes.CDLL(ours, mode=ctypes.RTLD_GLOBAL)
     others = [name for name in re.split(r"[\s:]+", os.environ.get("LD_PRELOAD", "")) if name and name != ours]
     os.environ["LD_PRELOAD"] = ":".join([ours, *others])

@@ -132,13 +132,13 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts = asked.options(c10d.AllgatherOptions, opts, more, named)
         taken, given = calls.single_list("allgather", output_tensors), calls.single("allgather", input_tensors)
         if self._is_gloos(given):
-            return self._gloo("allgather", [taken], [given], *asked.some(opts))
+            return self._gloo("allgather", [taken], [given], opts)
         return self._run(given, lambda: [lists.into_list("all_gather", given, taken, self._rank, self._size)], opts)
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
         """`allgather` of several tensors."""
         if self._is_gloos(input_list[0]):
-            return self._gloo("allgather_coalesced", output_lists, input_list, *asked.some(opts))
+            return self._gloo("allgather_coalesced", output_lists, input_list, opts)
         # Each list of the outputs holds what one rank sends.
         pairs = zip(input_list, zip(*output_lists, strict=True), strict=True)
         return self._run(
@@ -167,7 +167,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             calls.single_list("reduce_scatter", input_tensors),
         )
         if self._is_gloos(taken):
-            return self._gloo("reduce_scatter", [taken], [given], *asked.some(opts))
+            return self._gloo("reduce_scatter", [taken], [given], opts)
         op = asked.op(opts)
         if any(part.numel() != taken.numel() for part in given):
             # On a rank that does not take the result, the input stands in for the output.
@@ -200,7 +200,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts = asked.options(c10d.GatherOptions, opts, more, named)
         given = calls.single("gather", input_tensors)
         if self._is_gloos(given):
-            return self._gloo("gather", output_tensors, [given], *asked.some(opts))
+            return self._gloo("gather", output_tensors, [given], opts)
         root = asked.root(opts)
         taken = calls.single_list("gather", output_tensors) if self._rank == root else []
         return self._run(given, lambda: [lists.into_list("gather", given, taken, self._rank, self._size, root)], opts)
@@ -208,7 +208,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Give one rank the tensors of all, one after the other in one tensor."""
         if self._is_gloos(input):
-            return self._gloo(("gather_single", "gather_into_tensor"), output, input, *asked.some(opts))
+            return self._gloo(("gather_single", "gather_into_tensor"), output, input, opts)
         root = asked.root(opts)
         return self._run(
             input,
@@ -221,7 +221,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts = asked.options(c10d.ScatterOptions, opts, more, named)
         taken = calls.single("scatter", output_tensors)
         if self._is_gloos(taken):
-            return self._gloo("scatter", [taken], input_tensors, *asked.some(opts))
+            return self._gloo("scatter", [taken], input_tensors, opts)
         root = asked.root(opts)
         given = calls.single_list("scatter", input_tensors) if self._rank == root else []
         return self._run(
@@ -233,7 +233,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts = asked.options(c10d.AllToAllOptions, opts, (), named)
         taken, given = list(output_tensors), list(input_tensors)
         if self._is_gloos(taken[0]):
-            return self._gloo("alltoall", taken, given, *asked.some(opts))
+            return self._gloo("alltoall", taken, given, opts)
         return self._run(taken[0], lambda: [lists.between(given, taken, self._rank, self._size)], opts)
 
     def all_to_all_single(
@@ -250,7 +250,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         taken, given = list(output_split_sizes or ()), list(input_split_sizes or ())
         if self._is_gloos(input):
             names = ("all_to_all_single", "alltoall_base")
-            return self._gloo(names, output, input, taken, given, *asked.some(opts))
+            return self._gloo(names, output, input, taken, given, opts)
         return self._run(input, lambda: [lists.with_splits(input, output, given, taken, self._size)], opts)
 
     _allgather_base = all_gather_single
@@ -283,9 +283,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         # Messages are made first, because they may make the communicator.
         self._messages.make()
         if "all" not in self._lanes and not _ON_SIMULATED:
-            return self._gloo("barrier", *asked.some(opts))
+            return self._gloo("barrier", opts)
         call = Call("barrier", [], [], [_BARRIER])
         lane = self._lane(torch.device("cpu") if _ON_SIMULATED else self._lanes["all"].device)
+        lane.number += 1
         return lane.run([call], asked.seconds(opts), blocks=True)
 
     # Other methods that torch calls.
@@ -391,7 +392,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return part
 
     def abort(self) -> None:
-        """End the waits of all calls, here and on the other ranks, and close the communicators."""
+        """End the waits of all calls, here and on the other ranks, and let go of the communicators."""
         reason = f"{self._described}: the program aborted the group"
         # Another thread may be making a communicator, and holds the lock of the messages until it is done.
         self._give_up(reason)

@@ -20,7 +20,7 @@ from . import _mscclpp
 from ._arrays import is_of_cuda, is_torch_tensor, locate
 from ._buffer import GpuBuffer
 from ._data_types import DataType
-from ._errors import Error
+from ._errors import misuse
 from ._mscclpp import RawGpuBuffer
 from ._paths import get_include
 
@@ -138,8 +138,7 @@ class Kernel:
             at += abs(size)
         if not fits:
             given = [abs(size) for size in arguments]
-            raise Error(
-                int(_mscclpp.ErrorCode.InvalidUsage),
+            raise misuse(
                 f"launch of {self._name}: it has {_counted(len(sizes), 'parameter')}, of {sizes} bytes ({end} with the "
                 f"gaps between them), and pack() was given {_counted(len(given), 'argument')}, of {given} bytes "
                 f"({total} in all); a tuple of arguments in place of pack() has each in its place",
@@ -273,7 +272,7 @@ class KernelBuilder:
             run = subprocess.run(command, capture_output=True, text=True, timeout=600)
             if run.returncode != 0:
                 said = f"{self._path} did not compile ({' '.join(command)}):\n{run.stderr}{run.stdout}"
-                raise Error(int(_mscclpp.ErrorCode.InvalidUsage), said)
+                raise misuse(said)
             with open(self._path, encoding="utf-8") as file:
                 if file.read() != text:
                     raise RuntimeError(f"{self._path} was changed while it was compiled; try again")

@@ -95,7 +95,7 @@ fn host_semaphores_of_one_semaphore_share_its_tokens() {
 /// The threads share the status word in which a wait that gives up says so.
 #[test]
 fn a_poll_does_not_fail_by_the_time_out_of_another_thread() {
-    let pair = Pair::open();
+    let pair = support::pair();
     let (semaphore, _peer) = pair.semaphores();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

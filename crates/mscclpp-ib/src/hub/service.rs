@@ -202,7 +202,7 @@ impl Service {
             return Ok(channel.clone());
         }
         let channel = Channel::new(adapter)?;
-        let token = self.events.add(&*channel, Interest::READ)?;
+        let token = self.events.add(&*channel)?;
         self.sources.insert(token, EventSource::Completions(channel.clone()));
         Ok(channel)
     }

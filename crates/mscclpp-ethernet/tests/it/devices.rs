@@ -99,7 +99,11 @@ fn a_poll_does_not_fail_by_the_time_out_of_another_thread() {
     let (semaphore, _peer) = pair.semaphores();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| while !done.load(Ordering::Relaxed) && semaphore.wait(1).is_err() {});
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) && semaphore.wait(1).is_err() {
+                std::hint::spin_loop();
+            }
+        });
         let failure = (0..100_000).find_map(|_| semaphore.poll().err());
         done.store(true, Ordering::Relaxed);
         assert!(failure.is_none(), "{failure:?}");

@@ -12,6 +12,12 @@ impl Collectives {
         self.engine.suspendable_bytes()
     }
 
+    /// Whether the collectives are suspended.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.rank.suspended.load(Ordering::Relaxed)
+    }
+
     /// Gives memory back to the device until [`resume`](Self::resume), for other uses, and refuses calls meanwhile. All ranks
     /// call this. Blocks until they do, and nobody returns before the memory of all is given back. What is registered stays, and
     /// so do addresses: graphs may be launched again when the collectives are resumed.
@@ -50,7 +56,7 @@ impl Collectives {
 
     /// Checks that the collectives are not suspended.
     pub(crate) fn check_resumed(&self) -> Result<()> {
-        match self.rank.suspended.load(Ordering::Relaxed) {
+        match self.is_suspended() {
             false => Ok(()),
             true => {
                 Err(Error::InvalidArgument("the collectives are suspended; all ranks resume them".into()))

@@ -3,9 +3,19 @@
 use std::{
     ffi::{CStr, c_char, c_int, c_uint},
     ptr::{self, NonNull},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
-use crate::{abi::Versioned, failure::Failure};
+use crate::{
+    abi::{Handle, Versioned},
+    failure::Failure,
+};
+
+/// A new handle, which is no address. No handle is given twice, so one that is not valid any more names nothing else.
+pub(crate) fn next_handle() -> Handle {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
+    ptr::without_provenance_mut(NEXT.fetch_add(0x10, Ordering::Relaxed))
+}
 
 /// A pointer of C code, never null, to which a result is written.
 pub(crate) struct OutPointer<T>(NonNull<T>);

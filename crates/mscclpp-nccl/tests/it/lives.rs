@@ -1,6 +1,7 @@
 //! How communicators are formed, split, shrunk and ended, among ranks that are threads of one process.
 
 use std::{
+    collections::BTreeSet,
     ffi::c_int,
     fs::File,
     os::unix::fs::FileExt,
@@ -234,6 +235,18 @@ fn an_abort_is_no_error_for_who_waits_for_nothing() {
 }
 
 #[test]
+fn a_handle_is_given_once() {
+    let (nccl, mut handles) = (nccl(), BTreeSet::new());
+    for _ in 0..10 {
+        let rank = Rank::join(0, 1, nccl.unique_id());
+        assert!(handles.insert(rank.comm), "a call with the old handle would use the new communicator");
+        rank.destroy();
+        // A thread in the background frees its memory.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn an_abort_ends_forming() {
     let (nccl, id) = (nccl(), nccl().unique_id());
     nccl.set_device(0);
@@ -351,6 +364,26 @@ fn what_is_registered_is_taken_back_once() {
                 "is not registered",
             );
         }
+        rank.destroy();
+    });
+}
+
+/// Rank 0 registers more than it has. The other ranks have a window in which its part is missing.
+#[test]
+fn a_window_beyond_its_memory_is_refused() {
+    ranks(2, |rank| {
+        let (nccl, numbers) = (nccl(), Numbers::new(&[1f32; 1024]));
+        let (mut window, bytes) = (ptr::without_provenance_mut(1), if rank.rank == 0 { 4097 } else { 4096 });
+        // SAFETY: the function checks the size; a handle is written to a place for one.
+        let code =
+            unsafe { (nccl.ncclCommWindowRegister)(rank.comm, numbers.ptr(), bytes, &raw mut window, 0) };
+        if rank.rank == 0 {
+            nccl.fails(code, INVALID_ARGUMENT, "bytes 0..4097 are no part of a buffer of 4096");
+            assert!(window.is_null());
+        } else {
+            nccl.ok(code);
+        }
+        rank.assert_works();
         rank.destroy();
     });
 }

@@ -58,6 +58,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         succeed("a_new_process_joins", &[]),
         succeed("many_communicators_leave_nothing_behind", &[]),
         succeed("a_forked_child_is_told", &[]),
+        succeed("a_split_without_a_color_is_no_failure", &[]),
     ]
 }
 
@@ -126,6 +127,15 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
         "a_new_process_joins" => a_new_process_joins(rank),
         "many_communicators_leave_nothing_behind" => many_communicators_leave_nothing_behind(rank),
         "a_forked_child_is_told" => a_forked_child_is_told(rank),
+        "a_split_without_a_color_is_no_failure" => {
+            let (nccl, rank, mut split) = (nccl(), join(rank), ptr::null_mut());
+            // SAFETY: the handle is that of a live communicator; a handle is written to a place for one.
+            nccl.ok(unsafe { (nccl.ncclCommSplit)(rank.comm, -1, 0, &raw mut split, ptr::null_mut()) });
+            assert!(split.is_null());
+            until("the split", || nccl.state(rank.comm) == SUCCESS);
+            assert_eq!(nccl.last_error(ptr::null_mut()), "");
+            rank.destroy();
+        }
         _ => return false,
     }
     true
@@ -374,14 +384,18 @@ fn a_forked_child_is_told(rank: usize) {
         let call = unsafe {
             (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 1, F32, 0, rank.comm, rank.stream.0)
         };
+        let last = nccl.last_error(rank.comm);
         // SAFETY: the function refuses the call.
         let destroy = unsafe { (nccl.ncclCommDestroy)(rank.comm) };
         let mut version = 0;
         // SAFETY: the function writes a number to a place for one.
         unsafe { (nccl.ncclGetVersion)(&raw mut version) };
-        format!("{call} {destroy} {version}")
+        // SAFETY: the function takes any handle.
+        let team = unsafe { (nccl.ncclTeamWorld)(rank.comm) };
+        format!("{call} {destroy} {version} {} {last}", team.0)
     });
-    assert_eq!(said, format!("{INVALID_USAGE} {INVALID_USAGE} 23203"));
+    let told = format!("{INVALID_USAGE} {INVALID_USAGE} 23203 0 ncclAllReduce: ");
+    assert!(said.starts_with(&told) && said.contains("fork"), "{said}");
     rank.assert_works();
     rank.destroy();
 }

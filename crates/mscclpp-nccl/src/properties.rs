@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, ffi::c_int, ptr, sync::Arc};
 
 use crate::{
-    abi::{Code, CommProperties, Handle},
+    abi::{Code, CommProperties, Handle, Versioned as _},
     comm::{self, as_int},
     ending,
     failure::Failure,
@@ -36,20 +36,10 @@ pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result
         n_ranks: as_int(ranks),
         cuda_dev: as_int(comm.gpu.id()),
         nvml_dev: as_int(comm.gpu.id()),
-        device_api_support: false,
-        multimem_support: false,
-        gin_type: 0,
         n_lsa_teams: as_int(ours.nodes.iter().collect::<BTreeSet<_>>().len()),
         host_rma_support: ours.has_signals(),
-        railed_gin_type: 0,
         comm_hash: ours.hash,
-        gin_min_stride: 0,
-        gin_connection_type: 0,
-        gin_support: [false; 64],
-        dev_comm_runtime_version_size: 0,
-        cft_support: false,
-        cft_multicast_support: false,
-        cft_counted_support: false,
+        ..CommProperties::INITIAL
     };
     // SAFETY: no more bytes are written than the caller's struct has, and the source is as long.
     unsafe {

@@ -27,7 +27,7 @@ const ALL: [Cases; 9] = [
 /// Further cases, for a transport that [maps peers' memory](Setup::maps_peer_memory).
 const MAPPED: [Cases; 2] = [signals::CASES, channels::KERNEL_CASES];
 
-/// The devices of a setup's two ends, of one platform. Its text looks like `host::devices_0_and_1`.
+/// The devices of a setup's two ends, of one platform. Its text looks like `sim::devices_0_and_1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Devices {
     platform: Platform,

@@ -102,7 +102,7 @@ impl Trigger<'_> {
 /// Writes the calls of a communicator that is aborted while some of them are not complete.
 pub(crate) fn of_abort(comm: &Comm) {
     let Ok(Env { dump: Some(path), .. }) = Env::of_process() else { return };
-    if comm.ours("").is_ok_and(|ours| ours.recorder.waits().is_none()) {
+    if !comm.ours("").is_ok_and(|ours| ours.recorder.waits().is_some()) {
         return;
     }
     let written = open(path).and_then(|mut file| {
@@ -152,7 +152,7 @@ fn message(at: SystemTime, position: Position) -> Vec<u8> {
 /// The last thing that a rank has said, in words. A rank says something at each of its own dumps, and these may be more than
 /// here: if its last message is an old one, waits for another until the deadline.
 fn said(bootstrap: &dyn Bootstrap, peer: usize, deadline: Instant) -> String {
-    let mut last = "says nothing".to_owned();
+    let (mut last, mut is_new) = ("says nothing".to_owned(), false);
     loop {
         match bootstrap.try_recv(peer, TAG) {
             Ok(Some(bytes)) => {
@@ -160,13 +160,16 @@ fn said(bootstrap: &dyn Bootstrap, peer: usize, deadline: Instant) -> String {
                     let at = UNIX_EPOCH.checked_add(Duration::from_secs(u64::from_le_bytes(*at)))?;
                     Some((at.elapsed().unwrap_or_default(), Position::parse(position)?))
                 });
+                is_new = said.is_some_and(|(age, _)| age < ANSWERS);
                 last = match said {
                     None => "says what is no position".to_owned(),
-                    Some((age, position)) if age < ANSWERS => return position.to_string(),
+                    Some((_, position)) if is_new => position.to_string(),
                     Some((age, position)) => format!("{position}, {} seconds ago", age.as_secs()),
                 };
             }
-            Ok(None) if Instant::now() < deadline && !exit::has_begun() => thread::sleep(LOOK / 10),
+            Ok(None) if !is_new && Instant::now() < deadline && !exit::has_begun() => {
+                thread::sleep(LOOK / 10);
+            }
             Err(error) if last == "says nothing" => return format!("{last}: {error}"),
             Ok(None) | Err(_) => return last,
         }

@@ -157,7 +157,7 @@ fn a_group_that_fails_leaves_communicators_that_are_formed() {
         nccl.fails(wrong, INVALID_ARGUMENT, "rank 2 of 2");
         nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, "rank 2 of 2");
     }
-    let rank = Rank { rank: 0, ranks: 1, comm: comms[0], stream: Stream::new() };
+    let rank = Rank::of(comms[0]);
     rank.assert_works();
     rank.destroy();
 }

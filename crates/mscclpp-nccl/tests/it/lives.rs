@@ -14,8 +14,8 @@ use std::{
 };
 
 use crate::support::nccl::{
-    Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS,
-    Stream, UniqueId, nccl, ranks,
+    Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, UniqueId,
+    nccl, ranks,
 };
 use mscclpp_test_support::{LIMIT, until, within};
 
@@ -26,17 +26,7 @@ fn split(rank: &Rank, color: c_int, key: c_int) -> Option<Rank> {
     let (nccl, mut comm) = (nccl(), ptr::without_provenance_mut(1));
     // SAFETY: the handle is that of a live communicator; the function writes a handle to a place for one.
     nccl.ok(unsafe { (nccl.ncclCommSplit)(rank.comm, color, key, &raw mut comm, ptr::null_mut()) });
-    (!comm.is_null()).then(|| of(comm))
-}
-
-fn of(comm: Handle) -> Rank {
-    let (nccl, mut rank, mut ranks) = (nccl(), -1, -1);
-    // SAFETY: the handle is that of a live communicator; the functions write numbers to places for them.
-    unsafe {
-        nccl.ok((nccl.ncclCommUserRank)(comm, &raw mut rank));
-        nccl.ok((nccl.ncclCommCount)(comm, &raw mut ranks));
-    }
-    Rank { rank: rank as usize, ranks: ranks as usize, comm, stream: Stream::new() }
+    (!comm.is_null()).then(|| Rank::of(comm))
 }
 
 #[test]
@@ -71,7 +61,7 @@ fn a_split_that_does_not_block_is_polled_at_its_parent() {
         assert_eq!(code, IN_PROGRESS);
         until("the parent", || nccl.state(rank.comm) != IN_PROGRESS);
         assert_eq!((nccl.state(rank.comm), nccl.state(comm)), (SUCCESS, SUCCESS));
-        let child = of(comm);
+        let child = Rank::of(comm);
         child.assert_works();
         child.destroy();
         rank.destroy();
@@ -103,7 +93,7 @@ fn shrink(rank: &Rank, excluded: &mut [c_int], flags: c_int) -> Rank {
     nccl.ok(unsafe {
         (nccl.ncclCommShrink)(rank.comm, excluded.as_mut_ptr(), n, &raw mut comm, ptr::null_mut(), flags)
     });
-    of(comm)
+    Rank::of(comm)
 }
 
 #[test]
@@ -340,7 +330,7 @@ fn wrong_ids_and_ranks_are_named() {
     nccl.ok(unsafe {
         (nccl.ncclCommInitRankScalable)(&raw mut comm, 1, 0, 2, ids.as_mut_ptr(), ptr::null_mut())
     });
-    of(comm).destroy();
+    Rank::of(comm).destroy();
 }
 
 #[test]

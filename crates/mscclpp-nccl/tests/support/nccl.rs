@@ -324,6 +324,17 @@ impl Rank {
         Self { rank, ranks, comm, stream: Stream::new() }
     }
 
+    /// The rank of a communicator, with a stream of the thread's device.
+    pub(crate) fn of(comm: Handle) -> Self {
+        let (nccl, mut rank, mut ranks) = (nccl(), -1, -1);
+        // SAFETY: the handle is that of a live communicator; the functions write numbers to places for them.
+        unsafe {
+            nccl.ok((nccl.ncclCommUserRank)(comm, &raw mut rank));
+            nccl.ok((nccl.ncclCommCount)(comm, &raw mut ranks));
+        }
+        Self { rank: rank as usize, ranks: ranks as usize, comm, stream: Stream::new() }
+    }
+
     pub(crate) fn all_reduce(&self, numbers: &Numbers<f32>) {
         let nccl = nccl();
         // SAFETY: the memory is that of the device, and lives until the stream is synchronised.

@@ -316,8 +316,13 @@ pub(crate) struct Rank {
 impl Rank {
     /// Makes a rank's communicator on the device that has the rank's number.
     pub(crate) fn join(rank: usize, ranks: usize, id: UniqueId) -> Self {
+        Self::join_on(rank, rank, ranks, id)
+    }
+
+    /// Makes a rank's communicator on a device.
+    pub(crate) fn join_on(device: usize, rank: usize, ranks: usize, id: UniqueId) -> Self {
         let nccl = nccl();
-        nccl.set_device(rank);
+        nccl.set_device(device);
         let mut comm = ptr::null_mut();
         // SAFETY: the function writes a handle to a place for one.
         nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, ranks as c_int, id, rank as c_int) });

@@ -17,6 +17,7 @@ block "code: crates/mscclpp-collectives/examples/two_ranks.rs#program" > "$folde
 # The lock file has the versions with which the workspace is tested.
 cp Cargo.lock "$folder/first/Cargo.lock"
 # The target folder is that of the programs in ci/consumers, which need most of the same crates.
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 cd "$folder/first"
-CARGO_TARGET_DIR=$OLDPWD/target/consumers cargo run --quiet | tee "$folder/output"
+CARGO_TARGET_DIR=$target/consumers cargo run --quiet | tee "$folder/output"
 [ "$(grep -c 'every sum is 3$' "$folder/output")" = 2 ]

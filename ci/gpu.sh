@@ -119,10 +119,9 @@ file() {
     [ -n "$found" ] && echo "$FILES/$found"
 }
 
-on_host() { [ "${MSCCLPP_PLATFORM:-}" = host ]; }
-
 step_machine() {
-    on_host || within 60 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || return 1
+    [ "${MSCCLPP_PLATFORM:-}" = sim ] ||
+        within 60 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || return 1
     echo "$CORES cores, $JOBS test programs at a time, logs in $LOGS"
     files || return 1
     within 300 "$(file bin mscclpp-bench mscclpp-bench)" doctor

@@ -12,6 +12,7 @@ mod gen_verbs;
 mod rdma_vm;
 mod run;
 mod site;
+mod sources;
 mod toolchain;
 mod workspace;
 

@@ -208,15 +208,14 @@ mod tests {
 
     #[test]
     fn pages_in_folders_find_the_reference_above_them() {
-        let site = std::env::temp_dir().join(format!("mscclpp-site-{}", std::process::id()));
-        workspace::create_folder(&site.join("tutorials")).unwrap();
-        let page = site.join("tutorials/a.html");
+        let site = tempfile::tempdir().unwrap();
+        workspace::create_folder(&site.path().join("tutorials")).unwrap();
+        let page = site.path().join("tutorials/a.html");
         std::fs::write(&page, format!("<body>{BAR}</div></body>")).unwrap();
-        for page in pages(&site).unwrap() {
-            link_reference(&site, &page).unwrap();
+        for page in pages(site.path()).unwrap() {
+            link_reference(site.path(), &page).unwrap();
         }
         let text = std::fs::read_to_string(&page).unwrap();
-        std::fs::remove_dir_all(&site).unwrap();
         assert!(text.contains("href=\"../reference/index.html\">Reference</a></div>"), "{text}");
     }
 }

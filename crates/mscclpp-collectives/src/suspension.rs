@@ -13,6 +13,12 @@ impl Collectives {
         self.engine.suspendable_bytes()
     }
 
+    /// Whether the collectives are suspended.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.rank.suspended.load(Ordering::Relaxed)
+    }
+
     /// Gives memory back to the device until [`resume`](Self::resume), for other uses, and refuses calls meanwhile. All ranks
     /// call this. Blocks until they do, and nobody returns before the memory of all is given back. If the device of one rank
     /// cannot, no rank gives any back, and calls are refused all the same. What is registered stays, and so do addresses:
@@ -52,7 +58,7 @@ impl Collectives {
 
     /// Checks that the collectives are not suspended.
     pub(crate) fn check_resumed(&self) -> Result<()> {
-        match self.rank.suspended.load(Ordering::Relaxed) {
+        match self.is_suspended() {
             false => Ok(()),
             true => {
                 Err(Error::InvalidArgument("the collectives are suspended; all ranks resume them".into()))

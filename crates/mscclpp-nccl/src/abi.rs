@@ -2,7 +2,9 @@
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
+    fmt,
     mem::offset_of,
+    ptr,
 };
 
 /// A pointer to a type that C code does not see: `ncclComm_t`, `ncclWindow_t`, `cudaStream_t` and others.
@@ -68,59 +70,132 @@ impl From<()> for Code {
 }
 
 /// `ncclUniqueId`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct UniqueId(pub [u8; 128]);
 
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UniqueId(hidden, it has a key)")
+    }
+}
+
 /// A struct that grows at its end from version to version, and begins with its size and a mark. The size is the number of bytes
 /// that the caller's struct has: those of older headers end earlier.
-pub(crate) trait Versioned {
+pub(crate) trait Versioned: Copy {
     /// The name in C.
     const NAME: &'static str;
     /// The initialiser that sets size and mark.
     const INITIALIZER: &'static str;
-    const MAGIC: c_uint = 0xcafe_beef;
+    const MAGIC: c_uint;
     /// The size of the oldest version.
     const LEAST: usize;
+    /// The values that the initialiser gives, except for size, mark and version.
+    const INITIAL: Self;
 }
 
-/// `ncclConfig_t`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "NCCL's documentation has them")]
-pub struct Config {
-    pub size: usize,
-    pub magic: c_uint,
-    pub version: c_uint,
-    pub blocking: c_int,
-    pub cga_cluster_size: c_int,
-    pub min_ctas: c_int,
-    pub max_ctas: c_int,
-    pub net_name: *const c_char,
-    pub split_share: c_int,
-    pub traffic_class: c_int,
-    pub comm_name: *const c_char,
-    pub collnet_enable: c_int,
-    pub cta_policy: c_int,
-    pub shrink_share: c_int,
-    pub nvls_ctas: c_int,
-    pub n_channels_per_net_peer: c_int,
-    pub nvlink_centric_sched: c_int,
-    pub graph_usage_mode: c_int,
-    pub num_rma_ctx: c_int,
-    pub max_p2p_peers: c_int,
-    pub graph_stream_ordering: c_int,
-    pub launch_order_implicit: c_int,
-    pub num_rma_sig: c_int,
-    pub rma_eager_init: c_int,
-    pub host_cft_mode: c_int,
-    pub nvls_host_mode: c_int,
+/// Defines structs that are [`Versioned`], with the initial values of their fields.
+macro_rules! versioned {
+    ($($(#[$doc:meta])* $name:ident, $initializer:literal, $magic:literal, $least:expr, {
+        $($field:ident: $type:ty = $initial:expr,)*
+    })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy)]
+            #[repr(C)]
+            #[allow(missing_docs, reason = "NCCL's documentation has them")]
+            pub struct $name {
+                pub size: usize,
+                pub magic: c_uint,
+                pub version: c_uint,
+                $(pub $field: $type,)*
+            }
+
+            impl Versioned for $name {
+                const NAME: &'static str = concat!("nccl", stringify!($name), "_t");
+                const INITIALIZER: &'static str = $initializer;
+                const MAGIC: c_uint = $magic;
+                const LEAST: usize = $least;
+                const INITIAL: Self = Self { size: 0, magic: 0, version: 0, $($field: $initial,)* };
+            }
+        )*
+    };
 }
 
-impl Versioned for Config {
-    const NAME: &'static str = "ncclConfig_t";
-    const INITIALIZER: &'static str = "NCCL_CONFIG_INITIALIZER";
-    const LEAST: usize = offset_of!(Self, blocking) + size_of::<c_int>();
+versioned! {
+    /// `ncclConfig_t`.
+    Config, "NCCL_CONFIG_INITIALIZER", 0xcafe_beef, offset_of!(Self, blocking) + size_of::<c_int>(), {
+        blocking: c_int = UNDEFINED,
+        cga_cluster_size: c_int = UNDEFINED,
+        min_ctas: c_int = UNDEFINED,
+        max_ctas: c_int = UNDEFINED,
+        net_name: *const c_char = ptr::null(),
+        split_share: c_int = UNDEFINED,
+        traffic_class: c_int = UNDEFINED,
+        comm_name: *const c_char = ptr::null(),
+        collnet_enable: c_int = UNDEFINED,
+        cta_policy: c_int = UNDEFINED,
+        shrink_share: c_int = UNDEFINED,
+        nvls_ctas: c_int = UNDEFINED,
+        n_channels_per_net_peer: c_int = UNDEFINED,
+        nvlink_centric_sched: c_int = UNDEFINED,
+        graph_usage_mode: c_int = UNDEFINED,
+        num_rma_ctx: c_int = UNDEFINED,
+        max_p2p_peers: c_int = UNDEFINED,
+        graph_stream_ordering: c_int = UNDEFINED,
+        launch_order_implicit: c_int = UNDEFINED,
+        num_rma_sig: c_int = UNDEFINED,
+        rma_eager_init: c_int = UNDEFINED,
+        host_cft_mode: c_int = UNDEFINED,
+        nvls_host_mode: c_int = UNDEFINED,
+    }
+
+    /// `ncclCollConfig_t`.
+    CollConfig, "NCCL_COLLCONFIG_INITIALIZER", 0xcafe_beef, offset_of!(Self, ext), {
+        ext: *const ConfigExt = ptr::null(),
+        min_ctas: c_int = UNDEFINED,
+        max_ctas: c_int = UNDEFINED,
+        nvls_ctas: c_int = UNDEFINED,
+        cga_cluster_size: c_int = UNDEFINED,
+        alg_selection: *const c_char = ptr::null(),
+        force_alg_selection: c_int = 1,
+        cta_policy: c_int = UNDEFINED,
+        user_profiler_tag: u64 = 0,
+        launch_completion_event: Handle = ptr::null_mut(),
+    }
+
+    /// `ncclEncryptionConfig_t`.
+    EncryptionConfig, "NCCL_ENCRYPTION_CONFIG_INITIALIZER", 0xcafe_beef, offset_of!(Self, psk), {
+        mode: c_int = 0,
+        psk: *const c_char = ptr::null(),
+    }
+
+    /// `ncclSimInfo_t`.
+    SimInfo, "NCCL_SIM_INFO_INITIALIZER", 0x7468_5283, offset_of!(Self, estimated_time) + size_of::<f32>(), {
+        estimated_time: f32 = 0.0,
+    }
+
+    /// `ncclCommProperties_t`.
+    CommProperties, "NCCL_COMM_PROPERTIES_INITIALIZER", 0xcafe_beef, offset_of!(Self, rank), {
+        rank: c_int = 0,
+        n_ranks: c_int = 0,
+        cuda_dev: c_int = 0,
+        nvml_dev: c_int = 0,
+        device_api_support: bool = false,
+        multimem_support: bool = false,
+        gin_type: c_int = 0,
+        n_lsa_teams: c_int = 0,
+        host_rma_support: bool = false,
+        railed_gin_type: c_int = 0,
+        comm_hash: u64 = 0,
+        gin_min_stride: c_int = 0,
+        gin_connection_type: c_int = 0,
+        gin_support: [bool; 64] = [false; 64],
+        dev_comm_runtime_version_size: usize = 0,
+        cft_support: bool = false,
+        cft_multicast_support: bool = false,
+        cft_counted_support: bool = false,
+    }
 }
 
 /// `ncclConfigExt_t`: an option of a vendor's library. The value is a union in C, of this number and two pointers.
@@ -132,107 +207,6 @@ pub struct ConfigExt {
     pub vendor_id: c_int,
     pub option_id: c_int,
     pub value: c_int,
-}
-
-/// `ncclCollConfig_t`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "NCCL's documentation has them")]
-pub struct CollConfig {
-    pub size: usize,
-    pub magic: c_uint,
-    pub version: c_uint,
-    pub ext: *const ConfigExt,
-    pub min_ctas: c_int,
-    pub max_ctas: c_int,
-    pub nvls_ctas: c_int,
-    pub cga_cluster_size: c_int,
-    pub alg_selection: *const c_char,
-    pub force_alg_selection: c_int,
-    pub cta_policy: c_int,
-    pub user_profiler_tag: u64,
-    pub launch_completion_event: Handle,
-}
-
-impl Versioned for CollConfig {
-    const NAME: &'static str = "ncclCollConfig_t";
-    const INITIALIZER: &'static str = "NCCL_COLLCONFIG_INITIALIZER";
-    const LEAST: usize = offset_of!(Self, ext);
-}
-
-/// `ncclEncryptionConfig_t`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "NCCL's documentation has them")]
-pub struct EncryptionConfig {
-    pub size: usize,
-    pub magic: c_uint,
-    pub version: c_uint,
-    pub mode: c_int,
-    pub psk: *const c_char,
-}
-
-impl EncryptionConfig {
-    /// No encryption.
-    pub(crate) const NONE: Self = Self { size: 0, magic: 0, version: 0, mode: 0, psk: std::ptr::null() };
-}
-
-impl Versioned for EncryptionConfig {
-    const NAME: &'static str = "ncclEncryptionConfig_t";
-    const INITIALIZER: &'static str = "NCCL_ENCRYPTION_CONFIG_INITIALIZER";
-    const LEAST: usize = offset_of!(Self, psk);
-}
-
-/// `ncclSimInfo_t`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "NCCL's documentation has them")]
-pub struct SimInfo {
-    pub size: usize,
-    pub magic: c_uint,
-    pub version: c_uint,
-    pub estimated_time: f32,
-}
-
-impl Versioned for SimInfo {
-    const NAME: &'static str = "ncclSimInfo_t";
-    const INITIALIZER: &'static str = "NCCL_SIM_INFO_INITIALIZER";
-    const MAGIC: c_uint = 0x7468_5283;
-    const LEAST: usize = offset_of!(Self, estimated_time) + size_of::<f32>();
-}
-
-/// `ncclCommProperties_t`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "NCCL's documentation has them")]
-pub struct CommProperties {
-    pub size: usize,
-    pub magic: c_uint,
-    pub version: c_uint,
-    pub rank: c_int,
-    pub n_ranks: c_int,
-    pub cuda_dev: c_int,
-    pub nvml_dev: c_int,
-    pub device_api_support: bool,
-    pub multimem_support: bool,
-    pub gin_type: c_int,
-    pub n_lsa_teams: c_int,
-    pub host_rma_support: bool,
-    pub railed_gin_type: c_int,
-    pub comm_hash: u64,
-    pub gin_min_stride: c_int,
-    pub gin_connection_type: c_int,
-    pub gin_support: [bool; 64],
-    pub dev_comm_runtime_version_size: usize,
-    pub cft_support: bool,
-    pub cft_multicast_support: bool,
-    pub cft_counted_support: bool,
-}
-
-impl Versioned for CommProperties {
-    const NAME: &'static str = "ncclCommProperties_t";
-    const INITIALIZER: &'static str = "NCCL_COMM_PROPERTIES_INITIALIZER";
-    const LEAST: usize = offset_of!(Self, rank);
 }
 
 /// `ncclWaitSignalDesc_t`.

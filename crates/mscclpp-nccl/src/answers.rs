@@ -44,15 +44,19 @@ thread_local! {
     static GIVEN: RefCell<CString> = RefCell::default();
 }
 
-/// Keeps a failure as the last one of this process, for `ncclGetLastError`.
+/// Keeps a failure as the last one of this process, for `ncclGetLastError`. In a forked child, where the lock may be held for
+/// ever, only the thread's own failure is kept.
 pub(crate) fn remember(failure: &Failure) {
-    LAST.lock().clone_from(&failure.text);
+    if check_process().is_ok() {
+        LAST.lock().clone_from(&failure.text);
+    }
 }
 
 /// The text of the failure of this thread's last call, or if that did not fail, of the last failure in this process. Valid until
 /// this thread calls this function or [`give`] again.
 pub(crate) fn last() -> *const c_char {
-    give(OWN.with_borrow(Clone::clone).unwrap_or_else(|| LAST.lock().clone()))
+    let of_process = || check_process().map(|()| LAST.lock().clone()).unwrap_or_default();
+    give(OWN.with_borrow(Clone::clone).unwrap_or_else(of_process))
 }
 
 /// Converts a text to a C string, which is valid until this thread calls this function again.
@@ -70,10 +74,11 @@ pub(crate) fn give(text: String) -> *const c_char {
 /// In a child that was forked after the library was first used, every such function is refused: the child has none of the threads
 /// that communicators need, and locks may be held in it for ever.
 pub(crate) fn answered<T: Into<Code>>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> Code {
-    if let Some(Err(error)) = USED_IN.get().map(|process| process.check()) {
-        // The failure is not kept, as that takes a lock.
-        report::always(&format!("{name}: {error}"));
-        return Code::INVALID_USAGE;
+    if let Err(failure) = check_process() {
+        let text = format!("{name}: {}", failure.text);
+        report::always(&text);
+        OWN.set(Some(text));
+        return failure.code;
     }
     answered_anywhere(name, body)
 }
@@ -110,9 +115,13 @@ pub(crate) fn is_used_here() -> bool {
     USED_IN.get().is_some_and(|process| process.is_here())
 }
 
-/// Whether this process was forked by one that used the library.
-pub(crate) fn is_foreign() -> bool {
-    USED_IN.get().is_some_and(|process| !process.is_here())
+/// Checks that this process was not forked by one that used the library.
+///
+/// # Errors
+/// [`Code::INVALID_USAGE`].
+pub(crate) fn check_process() -> Result<(), Failure> {
+    let checked = USED_IN.get().map_or(Ok(()), |process| process.check());
+    checked.map_err(|error| Failure::usage(error.to_string()))
 }
 
 #[cfg(test)]

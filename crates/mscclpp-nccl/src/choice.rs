@@ -2,13 +2,13 @@
 
 use std::{
     ffi::{c_int, c_void},
-    ptr::{self, NonNull},
+    ptr::NonNull,
 };
 
 use mscclpp_collectives::{Collectives, Protocol, Query, Request, Selection, Selector, Tuned};
 
 use crate::{
-    abi::{CollConfig, ConfigExt, UNDEFINED},
+    abi::{CollConfig, ConfigExt},
     config::{CLUSTERS, CTA_POLICIES, Settings, blocks, checked},
     failure::Failure,
     pointers::{text, versioned},
@@ -49,22 +49,6 @@ pub(crate) const VENDOR: c_int = 0x6d_7363;
 /// The most options that a configuration may have, those of other vendors included: a longer list has no end.
 const MOST_OPTIONS: usize = 1000;
 
-const UNSET: CollConfig = CollConfig {
-    size: 0,
-    magic: 0,
-    version: 0,
-    ext: ptr::null(),
-    min_ctas: UNDEFINED,
-    max_ctas: UNDEFINED,
-    nvls_ctas: UNDEFINED,
-    cga_cluster_size: UNDEFINED,
-    alg_selection: ptr::null(),
-    force_alg_selection: 1,
-    cta_policy: UNDEFINED,
-    user_profiler_tag: 0,
-    launch_completion_event: ptr::null_mut(),
-};
-
 /// Reads the configuration of a call for a communicator with these settings.
 ///
 /// # Safety
@@ -78,7 +62,7 @@ pub(crate) unsafe fn read(config: *const CollConfig, settings: &Settings) -> Res
         return Ok(Given::default());
     }
     // SAFETY: the caller's promise; the fields are numbers and pointers.
-    let given = unsafe { versioned(config, UNSET)? };
+    let given = unsafe { versioned(config)? };
     let checked = checked::<CollConfig>;
     checked("nvlsCTAs", given.nvls_ctas, 1..=i32::MAX)?;
     checked("cgaClusterSize", given.cga_cluster_size, CLUSTERS)?;
@@ -200,10 +184,12 @@ impl Selector for Choice {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{ptr, sync::Arc};
 
     use mscclpp::{Communicator, Context, ContextExt, DevicePtr, LocalBootstrap, Platform};
     use mscclpp_collectives::{DataType, Kind};
+
+    use crate::abi::Versioned as _;
 
     use super::*;
 
@@ -271,7 +257,8 @@ mod tests {
         unsafe { read(config, &settings) }.map(|given| given.choice)
     }
 
-    const INITIAL: CollConfig = CollConfig { size: size_of::<CollConfig>(), magic: 0xcafe_beef, ..UNSET };
+    const INITIAL: CollConfig =
+        CollConfig { size: size_of::<CollConfig>(), magic: 0xcafe_beef, ..CollConfig::INITIAL };
 
     #[test]
     fn what_is_not_given_is_as_usual() {

@@ -1,29 +1,26 @@
-//! Communicators, and the handles by which C code names them.
+//! Communicators. C code names them by [handles](table).
+
+mod table;
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc, LazyLock, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use mscclpp::{Bootstrap, Gpu, errors::BootstrapError, gpu::Abort};
 use mscclpp_collectives::Error;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    abi::{Code, Handle},
-    answers,
-    config::Settings,
-    failure::Failure,
-    id::Spare,
-    nccl::Handed,
-    operators::Operators,
-    ours::Ours,
-    registrations::Registrations,
+    abi::Code, answers, config::Settings, env::Env, failure::Failure, id::Spare, nccl::Handed,
+    operators::Operators, ours::Ours, registrations::Registrations, report,
 };
+
+pub(crate) use self::table::{add, all, of, remove, remove_all, with_window};
 
 /// One rank's communicator, which is formed in the background after it is made.
 pub(crate) struct Comm {
@@ -33,12 +30,16 @@ pub(crate) struct Comm {
     pub(crate) settings: Settings,
     pub(crate) operators: Operators,
     pub(crate) registrations: Registrations,
-    /// The result of forming the communicator; empty while it is being formed.
+    /// The time by which the communicator must be formed.
+    deadline: Instant,
+    /// The result of forming the communicator; empty while it is being formed. Set under the lock of `aborted`.
     outcome: OnceLock<Result<Backend, Failure>>,
-    changed: (Mutex<()>, Condvar),
+    formed: Condvar,
+    /// Why the communicator was aborted, if it was. An abort comes either before the outcome, which is then a failure, or after
+    /// it, and then ends what was formed.
+    aborted: Mutex<Option<String>>,
     /// The job's bootstrap, from when the ranks have met until the communicator is formed.
     bootstrap: Mutex<Option<Arc<dyn Bootstrap>>>,
-    aborted: AtomicBool,
     /// Why the communicator takes no more calls, as a participle for messages ("destroyed").
     ended: OnceLock<&'static str>,
     /// How many splits and shrinkings of this communicator are under way.
@@ -49,8 +50,6 @@ pub(crate) struct Comm {
     shrinkings: Mutex<HashMap<Vec<usize>, u32>>,
     /// The id of `ncclCommGetUniqueId` under which new ranks find this one, until `ncclCommGrow` takes it.
     pub(crate) growth: Mutex<Option<Spare>>,
-    /// Whether the communicator takes no calls until `ncclCommResume`.
-    suspended: AtomicBool,
     /// The first failure since the communicator was formed, which `ncclCommGetAsyncError` reports.
     failed: Mutex<Option<Failure>>,
 }
@@ -76,27 +75,43 @@ impl Backend {
             }
         }
     }
+
+    /// Ends what was formed, on all ranks.
+    fn abort(&self, why: &str) {
+        match self {
+            Self::Ours(ours) => {
+                ours.abort(why);
+                ours.comm.abort(why);
+            }
+            Self::Handed(handed) => {
+                if let Err(failure) = handed.abort() {
+                    report::warn(&failure.text);
+                }
+            }
+        }
+    }
 }
 
 impl Comm {
     /// A communicator that is still to be formed. The thread that forms it sets its [position](Comm::set_position).
-    pub(crate) fn new(gpu: Gpu, settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(gpu: Gpu, settings: Settings, env: &Env) -> Arc<Self> {
         Arc::new(Self {
             position: OnceLock::new(),
+            // The thread that forms it watches the time-out too, and its messages say what is missing. So it goes first.
+            deadline: Instant::now() + env.timeout + Duration::from_secs(10),
             gpu,
             settings,
             operators: Operators::default(),
             registrations: Registrations::default(),
             outcome: OnceLock::new(),
-            changed: (Mutex::new(()), Condvar::new()),
+            formed: Condvar::new(),
+            aborted: Mutex::default(),
             bootstrap: Mutex::default(),
-            aborted: AtomicBool::new(false),
             ended: OnceLock::new(),
             splitting: AtomicUsize::new(0),
             splits: AtomicU32::new(0),
             shrinkings: Mutex::default(),
             growth: Mutex::default(),
-            suspended: AtomicBool::new(false),
             failed: Mutex::default(),
         })
     }
@@ -142,27 +157,37 @@ impl Comm {
     /// Notes the bootstrap of the ranks, which have met. If the communicator was aborted before, aborts the bootstrap.
     pub(crate) fn met(&self, bootstrap: &Arc<dyn Bootstrap>) {
         *self.bootstrap.lock() = Some(Arc::clone(bootstrap));
-        // Pairs with the store in `abort`: either this load sees that store, or `abort` sees the bootstrap.
-        if self.aborted.load(Ordering::SeqCst) {
-            bootstrap.abort(ABORTED);
+        // An abort that is not seen here sees the bootstrap, which is set before: both are under locks.
+        if let Some(why) = self.aborted() {
+            bootstrap.abort(&why);
         }
     }
 
-    /// Stores the result of forming the communicator, and wakes the threads that wait for it. Called once.
+    /// Stores the result of forming the communicator, and wakes the threads that wait for it. If it was aborted meanwhile, ends
+    /// what was formed, and stores a failure. Called once, by the thread that forms it.
     pub(crate) fn set_outcome(&self, outcome: Result<Backend, Failure>) {
-        // The backend alone keeps the bootstrap from here on. If forming failed, this drop is the last one, and says goodbye to
-        // the other ranks before the program sees the failure and may end.
+        // From here on, only the backend holds the bootstrap. If forming failed, there is no backend: this drop ends the job, and
+        // the other ranks get a goodbye before the program learns of the failure and may end.
         let job = self.bootstrap.lock().take();
         drop(job);
-        {
-            let _lock = self.changed.0.lock();
-            // Nobody else sets the outcome: one thread forms the communicator.
-            let _ = self.outcome.set(outcome);
-            self.changed.1.notify_all();
-        }
-        // Pairs with the store in `abort`, which may have found no outcome yet.
-        if self.was_aborted() {
-            self.abort();
+        let mut outcome = outcome;
+        loop {
+            let aborted = self.aborted.lock();
+            match (&*aborted, &outcome) {
+                (Some(why), Ok(formed)) => {
+                    let why = why.clone();
+                    drop(aborted);
+                    formed.abort(&why);
+                    let text = format!("{} was aborted while it was being formed: {why}", self.name());
+                    outcome = Err(Failure::new(Code::REMOTE_ERROR, text));
+                }
+                _ => {
+                    // Nobody else sets the outcome: one thread forms the communicator.
+                    let _ = self.outcome.set(outcome);
+                    self.formed.notify_all();
+                    return;
+                }
+            }
         }
     }
 
@@ -171,19 +196,26 @@ impl Comm {
         self.outcome.get()
     }
 
-    /// Waits until the communicator is formed. If that takes longer than `deadline`, aborts it.
-    pub(crate) fn wait_formed(&self, deadline: Instant) -> Result<&Backend, Failure> {
-        let mut lock = self.changed.0.lock();
+    /// Waits until the communicator is formed. If that takes too long, aborts it.
+    pub(crate) fn wait_formed(&self) -> Result<&Backend, Failure> {
+        let mut lock = self.aborted.lock();
         while self.outcome.get().is_none() {
-            if self.changed.1.wait_until(&mut lock, deadline).timed_out() {
+            let is_late = self.formed.wait_until(&mut lock, self.deadline).timed_out();
+            if is_late && self.outcome.get().is_none() {
                 drop(lock);
-                self.abort();
-                let text = format!("{} did not form in time (MSCCLPP_NCCL_TIMEOUT)", self.name());
-                return Err(Failure::new(Code::REMOTE_ERROR, text));
+                return Err(self.give_up_late());
             }
         }
         drop(lock);
         self.backend()
+    }
+
+    fn give_up_late(&self) -> Failure {
+        self.abort("it did not form within MSCCLPP_NCCL_TIMEOUT");
+        let text = format!("{} did not form in time (MSCCLPP_NCCL_TIMEOUT)", self.name());
+        let failure = Failure::new(Code::REMOTE_ERROR, text);
+        self.fail(&failure);
+        failure
     }
 
     /// The implementation that carries out the communicator's calls.
@@ -191,12 +223,14 @@ impl Comm {
     /// # Errors
     /// If the communicator is still being formed, could not be formed, or takes no more calls.
     pub(crate) fn backend(&self) -> Result<&Backend, Failure> {
-        match self.ended.get() {
-            Some(why) => Err(Failure::usage(format!("{} was {why}", self.name()))),
-            None if self.is_suspended() => {
+        if let Some(why) = self.ended.get() {
+            return Err(Failure::usage(format!("{} was {why}", self.name())));
+        }
+        match self.formed()? {
+            Backend::Ours(ours) if ours.collectives.is_suspended() => {
                 Err(Failure::usage(format!("{} is suspended; call ncclCommResume", self.name())))
             }
-            None => self.formed(),
+            backend => Ok(backend),
         }
     }
 
@@ -212,25 +246,30 @@ impl Comm {
         }
     }
 
+    /// The parts of the communicator, for `what`.
+    ///
+    /// # Errors
+    /// The same as of [`Comm::formed`]; and if NCCL has the communicator.
+    pub(crate) fn ours(&self, what: &str) -> Result<&Ours, Failure> {
+        self.formed()?.ours(what)
+    }
+
     /// Refuses the communicator's calls from now on, with a message that it was `why`.
     pub(crate) fn end(&self, why: &'static str) {
         // A communicator that has ended already keeps its first reason.
         let _ = self.ended.set(why);
     }
 
-    /// Refuses the communicator's calls while it is suspended.
-    pub(crate) fn suspend(&self, suspended: bool) {
-        self.suspended.store(suspended, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_suspended(&self) -> bool {
-        self.suspended.load(Ordering::Relaxed)
-    }
-
-    /// The state that `ncclCommGetAsyncError` reports.
+    /// The state that `ncclCommGetAsyncError` reports. Aborts a communicator that does not form in time.
     pub(crate) fn state(&self) -> Code {
         let code = match self.outcome.get() {
-            None => return Code::IN_PROGRESS,
+            None if Instant::now() < self.deadline => return Code::IN_PROGRESS,
+            None => {
+                if self.aborted().is_none() {
+                    self.give_up_late();
+                }
+                return Code::REMOTE_ERROR;
+            }
             Some(Err(failure)) => return failure.code,
             Some(Ok(Backend::Handed(handed))) => handed.state(),
             Some(Ok(Backend::Ours(ours))) => self.check(ours),
@@ -294,18 +333,14 @@ impl Comm {
         }
     }
 
-    /// Aborts the communicator on all ranks: its kernels stop waiting, and if it is being formed, that ends. Blocks for about a
-    /// second at most.
-    pub(crate) fn abort(&self) {
-        self.aborted.store(true, Ordering::SeqCst);
+    /// Aborts the communicator on all ranks, which are told `why`: its kernels stop waiting, and if it is being formed, that
+    /// ends. Blocks for about a second at most. One that NCCL has goes on: `Handed::abort` ends it, and its handle too.
+    pub(crate) fn abort(&self, why: &str) {
+        self.aborted.lock().get_or_insert_with(|| why.to_owned());
         match self.outcome.get() {
-            Some(Ok(Backend::Ours(ours))) => {
-                ours.abort(ABORTED);
-                ours.comm.abort(ABORTED);
-            }
-            // `Handed::abort` has NCCL abort its own.
+            Some(Ok(backend @ Backend::Ours(_))) => backend.abort(why),
             Some(Ok(Backend::Handed(_)) | Err(_)) => {}
-            None => self.end_job(ABORTED),
+            None => self.end_job(why),
         }
     }
 
@@ -323,75 +358,40 @@ impl Comm {
         }
     }
 
-    pub(crate) fn was_aborted(&self) -> bool {
-        self.aborted.load(Ordering::SeqCst)
+    /// Why the communicator was aborted, if it was.
+    pub(crate) fn aborted(&self) -> Option<String> {
+        self.aborted.lock().clone()
     }
-
-    /// The time by which a communicator that is begun now must be formed.
-    pub(crate) fn deadline(timeout: Duration) -> Instant {
-        // The threads that form communicators watch the time-out too, and their messages say what is missing. So they go first.
-        Instant::now() + timeout + Duration::from_secs(10)
-    }
-}
-
-const ABORTED: &str = "ncclCommAbort was called";
-
-/// The communicators of this process, by handle.
-static COMMS: LazyLock<RwLock<HashMap<usize, Arc<Comm>>>> = LazyLock::new(RwLock::default);
-
-/// Adds a communicator to the table, and returns its handle.
-pub(crate) fn add(comm: &Arc<Comm>) -> Handle {
-    let handle = Arc::as_ptr(comm).cast_mut().cast();
-    COMMS.write().insert(handle as usize, Arc::clone(comm));
-    handle
-}
-
-/// The communicator of a handle.
-///
-/// # Errors
-/// [`Code::INVALID_ARGUMENT`] if there is none.
-pub(crate) fn of(handle: Handle) -> Result<Arc<Comm>, Failure> {
-    COMMS.read().get(&(handle as usize)).cloned().ok_or_else(|| unknown(handle))
-}
-
-/// The communicator of which a handle is a window.
-///
-/// # Errors
-/// [`Code::INVALID_ARGUMENT`] if there is none.
-pub(crate) fn with_window(window: Handle) -> Result<Arc<Comm>, Failure> {
-    let comms = COMMS.read();
-    let comm = comms.values().find(|comm| comm.registrations.windows.lock().contains_key(&window.addr()));
-    comm.cloned().ok_or_else(|| Failure::argument(format!("`window` is {window:p}, which is no window")))
-}
-
-/// Removes a handle from the table, and returns its communicator.
-///
-/// # Errors
-/// The same as of [`of`].
-pub(crate) fn remove(handle: Handle) -> Result<Arc<Comm>, Failure> {
-    COMMS.write().remove(&(handle as usize)).ok_or_else(|| unknown(handle))
-}
-
-/// All communicators of the table.
-pub(crate) fn all() -> Vec<Arc<Comm>> {
-    COMMS.read().values().cloned().collect()
-}
-
-/// Removes all handles from the table and returns their communicators, when the process ends. Returns none if another thread
-/// holds the table's lock for longer than 100 milliseconds.
-pub(crate) fn remove_all() -> Vec<Arc<Comm>> {
-    let comms = COMMS.try_write_for(Duration::from_millis(100));
-    comms.map(|mut comms| comms.drain().map(|(_, comm)| comm).collect()).unwrap_or_default()
-}
-
-fn unknown(handle: Handle) -> Failure {
-    Failure::argument(match handle.is_null() {
-        true => "`comm` is NULL".to_owned(),
-        false => format!("`comm` is {handle:p}, which is no communicator: it was destroyed, or never made"),
-    })
 }
 
 /// Converts a number of ranks or devices to a C `int`; one that does not fit becomes the largest.
 pub(crate) fn as_int(number: usize) -> std::ffi::c_int {
     std::ffi::c_int::try_from(number).unwrap_or(std::ffi::c_int::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp::{LocalBootstrap, Platform};
+
+    use super::*;
+
+    fn comm() -> Comm {
+        let env = Env::of_process().unwrap();
+        let comm = Comm::new(Platform::Sim.gpu(0).unwrap(), Settings::of(env), env);
+        Arc::into_inner(comm).unwrap()
+    }
+
+    #[test]
+    fn a_communicator_that_is_not_formed_in_time_fails_for_who_polls_it() {
+        let mut ranks = LocalBootstrap::group(2).into_iter();
+        let (here, there) = (ranks.next().unwrap(), ranks.next().unwrap());
+        let mut comm = comm();
+        comm.met(&(Arc::new(here) as Arc<dyn Bootstrap>));
+        assert_eq!(comm.state(), Code::IN_PROGRESS);
+        comm.deadline = Instant::now();
+        assert_eq!([comm.state(), comm.state()], [Code::REMOTE_ERROR; 2]);
+        assert!(comm.failure().unwrap().text.contains("MSCCLPP_NCCL_TIMEOUT"));
+        let told = there.failure().unwrap().to_string();
+        assert!(told.contains("it did not form within MSCCLPP_NCCL_TIMEOUT"), "{told}");
+    }
 }

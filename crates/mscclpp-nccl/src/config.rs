@@ -1,6 +1,6 @@
 //! `ncclConfig_t`: a communicator's settings, in structs of old and new headers.
 
-use std::{ffi::c_int, ops::RangeInclusive, ptr};
+use std::{ffi::c_int, ops::RangeInclusive};
 
 use crate::{
     abi::{Config, UNDEFINED, Versioned},
@@ -41,40 +41,11 @@ pub(crate) unsafe fn read(config: *const Config, usual: &Settings, env: &Env) ->
         return Ok(usual.clone());
     }
     // SAFETY: the caller's promise; the fields are numbers and pointers.
-    let given = unsafe { versioned(config, UNSET)? };
+    let given = unsafe { versioned(config)? };
     // SAFETY: in an initialised configuration the name is NULL or a C string.
     let name = unsafe { text(given.comm_name) };
     settings(&given, name, usual, env)
 }
-
-const UNSET: Config = Config {
-    size: 0,
-    magic: 0,
-    version: 0,
-    blocking: UNDEFINED,
-    cga_cluster_size: UNDEFINED,
-    min_ctas: UNDEFINED,
-    max_ctas: UNDEFINED,
-    net_name: ptr::null(),
-    split_share: UNDEFINED,
-    traffic_class: UNDEFINED,
-    comm_name: ptr::null(),
-    collnet_enable: UNDEFINED,
-    cta_policy: UNDEFINED,
-    shrink_share: UNDEFINED,
-    nvls_ctas: UNDEFINED,
-    n_channels_per_net_peer: UNDEFINED,
-    nvlink_centric_sched: UNDEFINED,
-    graph_usage_mode: UNDEFINED,
-    num_rma_ctx: UNDEFINED,
-    max_p2p_peers: UNDEFINED,
-    graph_stream_ordering: UNDEFINED,
-    launch_order_implicit: UNDEFINED,
-    num_rma_sig: UNDEFINED,
-    rma_eager_init: UNDEFINED,
-    host_cft_mode: UNDEFINED,
-    nvls_host_mode: UNDEFINED,
-};
 
 fn settings(given: &Config, name: Option<String>, usual: &Settings, env: &Env) -> Result<Settings, Failure> {
     let checked = checked::<Config>;
@@ -147,7 +118,7 @@ pub(crate) fn blocks<T: Versioned>(least: c_int, most: c_int) -> Result<(Option<
 
 #[cfg(test)]
 mod tests {
-    use std::mem::offset_of;
+    use std::{mem::offset_of, ptr};
 
     use super::*;
 
@@ -156,7 +127,7 @@ mod tests {
     }
 
     fn initial() -> Config {
-        Config { size: size_of::<Config>(), magic: Config::MAGIC, version: 22_809, ..UNSET }
+        Config { size: size_of::<Config>(), magic: Config::MAGIC, version: 22_809, ..Config::INITIAL }
     }
 
     fn given(config: &Config) -> Result<Settings, Failure> {

@@ -1,6 +1,6 @@
-//! Writes the last calls of all communicators of the process, for `MSCCLPP_NCCL_DUMP`: when the file appears that it names, which
-//! is when a user makes it, or a process one of whose calls waits too long. So all processes of the node write at the same time,
-//! and hear from each other how far they have come.
+//! `MSCCLPP_NCCL_DUMP` names a file. When that file appears, every process of the node writes the last calls of its
+//! communicators. A user creates the file, or a process does when one of its calls waits too long. The ranks also exchange how
+//! many calls they have made.
 
 use std::{
     fmt::Write as _,
@@ -10,14 +10,16 @@ use std::{
     process,
     sync::{Arc, Once},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use mscclpp::Bootstrap;
+
 use crate::{
-    comm::{self, Backend, Comm},
+    comm::{self, Comm},
     env::Env,
+    exit::{self, Unfinished},
     failure::{Failure, guarded},
-    ours::Ours,
     recorder::Position,
     report,
 };
@@ -26,9 +28,8 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(250);
 /// How long the other ranks have to say how far they have come.
 const ANSWERS: Duration = Duration::from_secs(10);
-/// The upper bits of the tags of messages; the lower ones, `NUMBERS`, are the number of the dump.
-const DUMPS: u32 = 0x6f00_0000;
-const NUMBERS: u32 = 0x00ff_ffff;
+/// The tag of messages.
+const TAG: u32 = 0x6f00_0000;
 
 /// Starts, at its first call, the thread that looks for the file, if `MSCCLPP_NCCL_DUMP` is set.
 pub(crate) fn begin(env: &'static Env) {
@@ -46,8 +47,10 @@ pub(crate) fn begin(env: &'static Env) {
         let look = move || {
             loop {
                 thread::sleep(LOOK);
+                // At the end of the process, communicators are dropped first, which says goodbye to other ranks.
+                let _unfinished = Unfinished::new();
                 let comms = comm::all();
-                let waits = comms.iter().filter_map(|comm| ours(comm)?.recorder.waits()).max();
+                let waits = comms.iter().filter_map(|comm| comm.ours("").ok()?.recorder.waits()).max();
                 let written = guarded("writing the last calls", || {
                     match file.look(waits.is_some_and(|waits| waits > env.timeout)) {
                         true => write_all(path, &comms),
@@ -99,20 +102,15 @@ impl Trigger<'_> {
 /// Writes the calls of a communicator that is aborted while some of them are not complete.
 pub(crate) fn of_abort(comm: &Comm) {
     let Ok(Env { dump: Some(path), .. }) = Env::of_process() else { return };
-    let Some(ours) = ours(comm).filter(|ours| ours.recorder.waits().is_some()) else { return };
+    if !comm.ours("").is_ok_and(|ours| ours.recorder.waits().is_some()) {
+        return;
+    }
     let written = open(path).and_then(|mut file| {
-        let (_, text) = told(comm, ours, "is aborted").unzip();
+        let (_, text) = told(comm, "is aborted").unzip();
         file.write_all(text.unwrap_or_default().as_bytes())
     });
     if let Err(error) = written {
         report::warn(&format!("MSCCLPP_NCCL_DUMP={}: {error}", path.display()));
-    }
-}
-
-fn ours(comm: &Comm) -> Option<&Ours> {
-    match comm.outcome()? {
-        Ok(Backend::Ours(ours)) => Some(ours),
-        Ok(Backend::Handed(_)) | Err(_) => None,
     }
 }
 
@@ -122,39 +120,65 @@ fn write_all(path: &Path, comms: &[Arc<Comm>]) -> io::Result<()> {
     let mut asked = Vec::new();
     // Several ranks may be of this process, so all are told before any is heard.
     for comm in comms {
-        let Some(ours) = ours(comm) else { continue };
-        let Some((position, text)) = told(comm, ours, "is asked") else { continue };
+        let Some((position, text)) = told(comm, "is asked") else { continue };
         file.write_all(text.as_bytes())?;
-        let tag = DUMPS | ours.recorder.next_dump() & NUMBERS;
+        let Ok(ours) = comm.ours("") else { continue };
         let bootstrap = ours.comm.bootstrap();
         let peers = (0..bootstrap.n_ranks()).filter(|peer| *peer != bootstrap.rank());
         for peer in peers.clone() {
             // The rank may have left; then it says nothing either.
-            let _ = bootstrap.send(&position.to_bytes(), peer, tag);
+            let _ = bootstrap.send(&message(SystemTime::now(), position), peer, TAG);
         }
-        asked.push((comm, ours, tag, peers));
+        asked.push((comm, bootstrap, peers));
     }
     let deadline = Instant::now() + ANSWERS;
-    for (comm, ours, tag, peers) in asked {
+    for (comm, bootstrap, peers) in asked {
         let mut text = String::new();
         for peer in peers {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let said = match ours.comm.bootstrap().recv_timeout(peer, tag, left) {
-                Ok(bytes) => Position::parse(&bytes)
-                    .map_or_else(|| "says what is no position".to_owned(), |it| it.to_string()),
-                Err(error) => format!("says nothing: {error}"),
-            };
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{}: rank {peer} {said}", comm.name());
+            let _ = writeln!(text, "{}: rank {peer} {}", comm.name(), said(&**bootstrap, peer, deadline));
         }
         file.write_all(text.as_bytes())?;
     }
     Ok(())
 }
 
+/// The message by which a rank says its position at a time, in seconds of the Unix epoch.
+fn message(at: SystemTime, position: Position) -> Vec<u8> {
+    let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    [&at.as_secs().to_le_bytes()[..], &position.to_bytes()].concat()
+}
+
+/// The last thing that a rank has said, in words. A rank says something at each of its own dumps, and these may be more than
+/// here: if its last message is an old one, waits for another until the deadline.
+fn said(bootstrap: &dyn Bootstrap, peer: usize, deadline: Instant) -> String {
+    let (mut last, mut is_new) = ("says nothing".to_owned(), false);
+    loop {
+        match bootstrap.try_recv(peer, TAG) {
+            Ok(Some(bytes)) => {
+                let said = bytes.split_first_chunk().and_then(|(at, position)| {
+                    let at = UNIX_EPOCH.checked_add(Duration::from_secs(u64::from_le_bytes(*at)))?;
+                    Some((at.elapsed().unwrap_or_default(), Position::parse(position)?))
+                });
+                is_new = said.is_some_and(|(age, _)| age < ANSWERS);
+                last = match said {
+                    None => "says what is no position".to_owned(),
+                    Some((_, position)) if is_new => position.to_string(),
+                    Some((age, position)) => format!("{position}, {} seconds ago", age.as_secs()),
+                };
+            }
+            Ok(None) if !is_new && Instant::now() < deadline && !exit::has_begun() => {
+                thread::sleep(LOOK / 10);
+            }
+            Err(error) if last == "says nothing" => return format!("{last}: {error}"),
+            Ok(None) | Err(_) => return last,
+        }
+    }
+}
+
 /// The position of this rank, and its calls in words.
-fn told(comm: &Comm, ours: &Ours, why: &str) -> Option<(Position, String)> {
-    let (position, calls) = ours.recorder.told()?;
+fn told(comm: &Comm, why: &str) -> Option<(Position, String)> {
+    let (position, calls) = comm.ours("").ok()?.recorder.told()?;
     Some((position, format!("{} {why}: this rank {position}\n{calls}", comm.name())))
 }
 
@@ -167,7 +191,24 @@ fn open(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use mscclpp::LocalBootstrap;
+
     use super::*;
+
+    #[test]
+    fn the_position_of_an_earlier_dump_is_not_taken_for_that_of_this_one() {
+        let mut ranks = LocalBootstrap::group(2).into_iter();
+        let (here, there) = (ranks.next().unwrap(), ranks.next().unwrap());
+        let position = |bytes: [u8; 16]| Position::parse(&bytes).unwrap();
+        let [old, new] = [position([7; 16]), position([0; 16])];
+        let hour = Duration::from_secs(3600);
+        there.send(&message(SystemTime::now() - hour, old), 0, TAG).unwrap();
+        assert_eq!(said(&here, 1, Instant::now()), format!("{old}, 3600 seconds ago"));
+        there.send(&message(SystemTime::now() - hour, old), 0, TAG).unwrap();
+        there.send(&message(SystemTime::now(), new), 0, TAG).unwrap();
+        assert_eq!(said(&here, 1, Instant::now()), new.to_string());
+        assert_eq!(said(&here, 1, Instant::now()), "says nothing");
+    }
 
     #[test]
     fn a_file_appears_once_until_it_is_gone() {

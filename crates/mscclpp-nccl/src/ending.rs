@@ -8,16 +8,12 @@
 //! Ending a NULL communicator is no error, as in NCCL: a split without a color gives NULL, and programs end what they were given.
 
 use std::{
-    sync::{
-        Arc, Once,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Once},
     thread,
     time::{Duration, Instant},
 };
 
 use mscclpp::errors::BootstrapError;
-use parking_lot::{Condvar, Mutex};
 
 use crate::{
     abi::{Code, Handle},
@@ -25,6 +21,7 @@ use crate::{
     comm::{self, Backend, Comm},
     dump,
     env::Env,
+    exit::{self, Unfinished},
     failure::{Failure, guarded},
     ours::Ours,
     report,
@@ -83,7 +80,7 @@ fn wait_idle(ours: &Ours, limit: Option<Duration>) -> Result<bool, Failure> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let mut pause = Duration::from_micros(20);
     while !ours.is_idle()? {
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) || EXITS.load(Ordering::Relaxed) {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) || exit::has_begun() {
             return Ok(false);
         }
         thread::sleep(pause);
@@ -99,7 +96,7 @@ pub(crate) fn destroy(handle: Handle) -> Result<Code, Failure> {
     }
     let comm = comm::remove(handle)?;
     match comm.outcome() {
-        None => abort_now(&comm),
+        None => abort_now(&comm, "ncclCommDestroy was called"),
         Some(Err(_)) => Ok(Code::SUCCESS),
         Some(Ok(Backend::Handed(handed))) => handed.destroy(),
         Some(Ok(Backend::Ours(ours))) => {
@@ -119,13 +116,13 @@ pub(crate) fn abort(handle: Handle) -> Result<Code, Failure> {
     if handle.is_null() {
         return Ok(Code::SUCCESS);
     }
-    abort_now(&comm::remove(handle)?)
+    abort_now(&comm::remove(handle)?, "ncclCommAbort was called")
 }
 
-fn abort_now(comm: &Arc<Comm>) -> Result<Code, Failure> {
+fn abort_now(comm: &Arc<Comm>, why: &str) -> Result<Code, Failure> {
     dump::of_abort(comm);
     comm.end("aborted");
-    comm.abort();
+    comm.abort(why);
     match comm.outcome() {
         Some(Ok(Backend::Handed(handed))) => handed.abort(),
         Some(Ok(Backend::Ours(ours))) => {
@@ -168,21 +165,17 @@ fn leave_together(ours: &Ours) {
     let deadline = Instant::now() + LINGER;
     // A barrier that timed out is continued by the next call.
     while let Err(BootstrapError::Timeout { .. }) = ours.comm.bootstrap().barrier_timeout(LOOK) {
-        if Instant::now() >= deadline || EXITS.load(Ordering::Relaxed) {
+        if Instant::now() >= deadline || exit::has_begun() {
             return;
         }
     }
 }
 
-/// How many threads are ending communicators.
-static ENDING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
-/// Whether the process is ending: then no thread waits for other ranks any more.
-static EXITS: AtomicBool = AtomicBool::new(false);
-
 /// Starts a thread that runs `first` and then drops the communicator.
 fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
-    *ENDING.0.lock() += 1;
+    let unfinished = Unfinished::new();
     let end = move || {
+        let _unfinished = unfinished;
         let ended = guarded("ending a communicator", || {
             if let Some(Ok(Backend::Ours(ours))) = comm.outcome() {
                 first(ours);
@@ -193,13 +186,10 @@ fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
         if let Err(failure) = ended {
             report::warn(&failure.text);
         }
-        *ENDING.0.lock() -= 1;
-        ENDING.1.notify_all();
     };
     let thread = thread::Builder::new().name("mscclpp-nccl-end".to_owned()).spawn(end);
     if let Err(error) = thread {
         // The closure was dropped, and the communicator with it, at once.
-        *ENDING.0.lock() -= 1;
         report::warn(&format!(
             "a communicator was ended without waiting for other ranks: starting a thread: {error}"
         ));
@@ -224,20 +214,13 @@ extern "C" fn at_exit() {
     }
     // A panic must not unwind into C, and there is no caller left to report it to.
     let _ = guarded("the end of the process", || {
-        wait_ended(AT_EXIT);
-        EXITS.store(true, Ordering::Relaxed);
+        exit::wait(AT_EXIT);
+        exit::begin();
         for comm in comm::remove_all() {
             comm.end("left by a process that ends");
             in_background(comm, |_| ());
         }
-        wait_ended(GOODBYE);
+        exit::wait(GOODBYE);
         Ok(())
     });
-}
-
-fn wait_ended(limit: Duration) {
-    let deadline = Instant::now() + limit;
-    // The thread that calls `exit` may hold the lock, if it does so in the middle of a call.
-    let Some(mut ending) = ENDING.0.try_lock_until(deadline) else { return };
-    while *ending > 0 && !ENDING.1.wait_until(&mut ending, deadline).timed_out() {}
 }

@@ -86,29 +86,45 @@ pub(crate) struct Env {
     pub(crate) graph_register: Option<bool>,
 }
 
-/// The value of a variable: a number, or none if it is not set and has no default; or a text, which is empty if it is not set.
+/// The value of a variable. A number is `None` if the variable is not set and has no default. A text is empty if it is not set.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Number(Option<i64>),
     Text(String),
 }
 
-/// The variables of NCCL that have an effect on this library.
-const OF_NCCL: [&str; 13] = [
-    "NCCL_BUFFSIZE",
-    "NCCL_CONF_FILE",
-    "NCCL_DEBUG",
-    "NCCL_DEBUG_FILE",
-    "NCCL_COMM_ID",
-    "NCCL_COMM_BLOCKING",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_SOCKET_FAMILY",
-    "NCCL_HOSTID",
-    "NCCL_MIN_CTAS",
-    "NCCL_MAX_CTAS",
-    "NCCL_P2P_DISABLE",
-    "NCCL_GRAPH_REGISTER",
+/// The way in which the value of a variable that counts follows; `None` for texts.
+type Of = Option<fn(&Env) -> Value>;
+
+/// The variables that have an effect on this library.
+const VARIABLES: [(&str, Of); 22] = [
+    ("NCCL_COMM_BLOCKING", Some(|env| number(Some(env.blocking)))),
+    ("NCCL_MIN_CTAS", Some(|env| number(env.min_ctas))),
+    ("NCCL_MAX_CTAS", Some(|env| number(env.max_ctas))),
+    ("NCCL_P2P_DISABLE", Some(|env| number(Some(env.p2p_disabled)))),
+    ("NCCL_GRAPH_REGISTER", Some(|env| number(env.graph_register))),
+    ("NCCL_BUFFSIZE", None),
+    ("NCCL_CONF_FILE", None),
+    ("NCCL_DEBUG", None),
+    ("NCCL_DEBUG_FILE", None),
+    ("NCCL_COMM_ID", None),
+    ("NCCL_SOCKET_IFNAME", None),
+    ("NCCL_SOCKET_FAMILY", None),
+    ("NCCL_HOSTID", None),
+    ("MSCCLPP_NCCL_CALLS_AT_ONCE", Some(|env| number(Some(env.calls_at_once)))),
+    ("MSCCLPP_NCCL_SAME_GPU", Some(|env| number(Some(env.same_gpu)))),
+    ("MSCCLPP_NCCL_SCRATCH", Some(|env| number(env.scratch))),
+    ("MSCCLPP_NCCL_VERSION", Some(|env| number(Some(env.version)))),
+    ("MSCCLPP_NCCL_TIMEOUT", Some(|env| Value::Number(i64::try_from(env.timeout.as_secs()).ok()))),
+    ("MSCCLPP_NCCL_DEBUG", None),
+    ("MSCCLPP_NCCL_DUMP", None),
+    ("MSCCLPP_NCCL_FALLBACK", None),
+    ("MSCCLPP_NCCL_NETWORK", None),
 ];
+
+fn number(number: Option<impl Into<i64>>) -> Value {
+    Value::Number(number.map(Into::into))
+}
 
 impl Env {
     /// The environment of this process, read at the first call, as NCCL does.
@@ -125,8 +141,8 @@ impl Env {
     pub(crate) fn ignored() -> Vec<String> {
         let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
         let set = set.chain(Files::of_process().names().map(str::to_owned));
-        let mut ignored: Vec<String> =
-            set.filter(|name| name.starts_with("NCCL_") && !OF_NCCL.contains(&name.as_str())).collect();
+        let known = |name: &str| VARIABLES.iter().any(|(known, _)| *known == name);
+        let mut ignored: Vec<String> = set.filter(|name| name.starts_with("NCCL_") && !known(name)).collect();
         ignored.sort();
         ignored.dedup();
         ignored
@@ -135,32 +151,12 @@ impl Env {
     /// The variables that have an effect on this library, with the values that count.
     pub(crate) fn parameters() -> Result<Vec<(&'static str, Value)>, Failure> {
         let env = Self::of_process()?;
-        let flag = |flag| Value::Number(Some(i64::from(flag)));
-        let number = |number: Option<u32>| Value::Number(number.map(i64::from));
         let text = |name| {
             let value = files::lookup(name).unwrap_or_default();
-            (name, Value::Text(value.to_string_lossy().into_owned()))
+            Value::Text(value.to_string_lossy().into_owned())
         };
-        let mut parameters = vec![
-            ("NCCL_COMM_BLOCKING", flag(env.blocking)),
-            ("NCCL_MIN_CTAS", number(env.min_ctas)),
-            ("NCCL_MAX_CTAS", number(env.max_ctas)),
-            ("NCCL_P2P_DISABLE", flag(env.p2p_disabled)),
-            ("NCCL_GRAPH_REGISTER", Value::Number(env.graph_register.map(i64::from))),
-            ("MSCCLPP_NCCL_CALLS_AT_ONCE", number(Some(env.calls_at_once))),
-            ("MSCCLPP_NCCL_SAME_GPU", flag(env.same_gpu)),
-            ("MSCCLPP_NCCL_SCRATCH", number(env.scratch)),
-            ("MSCCLPP_NCCL_VERSION", number(Some(env.version))),
-            ("MSCCLPP_NCCL_TIMEOUT", Value::Number(i64::try_from(env.timeout.as_secs()).ok())),
-            text("MSCCLPP_NCCL_DEBUG"),
-            text("MSCCLPP_NCCL_DUMP"),
-            text("MSCCLPP_NCCL_FALLBACK"),
-            text("MSCCLPP_NCCL_NETWORK"),
-        ];
-        let known = |name: &&str| parameters.iter().any(|(known, _)| known == name);
-        let texts: Vec<_> = OF_NCCL.iter().filter(|name| !known(name)).map(|name| text(name)).collect();
-        parameters.extend(texts);
-        Ok(parameters)
+        let value = VARIABLES.iter().map(|(name, of)| (*name, of.map_or_else(|| text(name), |of| of(env))));
+        Ok(value.collect())
     }
 
     fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, Failure> {

@@ -323,8 +323,7 @@ plain! {
     /// Describes a failure: that of the communicator; or, if it is NULL or has not failed, that of the thread's last call; or,
     /// if that did not fail, the last one in this process. The text is valid until the thread calls this function again.
     fn ncclGetLastError/pncclGetLastError(comm: Handle) -> *const c_char {
-        let of_comm = if answers::is_foreign() { None } else { comm::of(comm).ok() };
-        match of_comm.and_then(|comm| comm.failure()) {
+        match comm::of(comm).ok().and_then(|comm| comm.failure()) {
             Some(failure) => answers::give(failure.text),
             None => answers::last(),
         }

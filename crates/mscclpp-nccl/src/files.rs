@@ -81,23 +81,24 @@ mod tests {
 
     #[test]
     fn a_named_file_replaces_that_of_the_user_and_must_be_there() {
-        let folder = std::env::temp_dir().join(format!("mscclpp-nccl-files-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
-            let path = folder.join(name);
+            let path = folder.path().join(name);
             fs::write(&path, text).unwrap();
             path
         };
         file(".nccl.conf", "A=user\n");
         let (named, node) = (file("named", "B=named\n"), file("node", "A=node\nB=node\n"));
         let read = |named: Option<&Path>| {
-            let files =
-                Files::read(named.map(|path| path.as_os_str().to_owned()), Some(folder.clone()), &node);
+            let files = Files::read(
+                named.map(|path| path.as_os_str().to_owned()),
+                Some(folder.path().to_owned()),
+                &node,
+            );
             (["A", "B"].map(|name| files.values[name].clone()), files.unreadable.is_some())
         };
         assert_eq!(read(None), (["user", "node"].map(str::to_owned), false));
         assert_eq!(read(Some(&named)), (["node", "named"].map(str::to_owned), false));
-        assert_eq!(read(Some(&folder.join("none"))), (["node", "node"].map(str::to_owned), true));
-        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(read(Some(&folder.path().join("none"))), (["node", "node"].map(str::to_owned), true));
     }
 }

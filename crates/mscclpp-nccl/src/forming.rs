@@ -72,7 +72,7 @@ pub(crate) unsafe fn init_rank(
     }
     let gpu = Platform::detect()?.current_gpu()?;
     let job = join(r, n, id, env)?;
-    let comm = start(Comm::new(gpu, settings), (r, n), job, env)?;
+    let comm = start(Comm::new(gpu, settings, env), (r, n), job, env)?;
     group::created(place, comm)
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn init_all(places: &[OutPointer<Handle>], devices: Option<&[c_int]>)
     for (bootstrap, (gpu, place)) in
         LocalBootstrap::group(gpus.len()).into_iter().zip(gpus.iter().zip(places))
     {
-        let comm = Comm::new(gpu.clone(), Settings { blocking: true, ..Settings::of(env) });
+        let comm = Comm::new(gpu.clone(), Settings { blocking: true, ..Settings::of(env) }, env);
         let position = (bootstrap.rank(), gpus.len());
         let started = start(comm, position, Job::Met(Arc::new(bootstrap)), env);
         answer = answer.and(started.and_then(|comm| group::created(*place, comm)));
@@ -149,7 +149,8 @@ fn start(
     Ok(comm)
 }
 
-/// The result of forming a communicator. All ranks find an inner failure by themselves; of an outer one they must be notified.
+/// The result of forming a communicator. An inner failure is one that every rank finds from the greetings, so nobody is told. An
+/// outer one is this rank's own, which it tells the others.
 pub(crate) type Outcome = Result<Result<Backend, Failure>, Failure>;
 
 /// Starts a thread that runs `make` and stores its result as the communicator's outcome. `kept` is dropped after that.
@@ -159,7 +160,7 @@ pub(crate) fn in_background<K: Send + 'static>(
     make: impl FnOnce(&Comm, &K) -> Outcome + Send + 'static,
 ) -> Result<(), Failure> {
     let comm = Arc::clone(comm);
-    let thread = thread::Builder::new().name("mscclpp-nccl".to_owned()).spawn(move || {
+    spawn(move || {
         let outcome = guarded("forming a communicator", || make(&comm, &kept));
         if let Err(failure) = &outcome {
             // The other ranks must not wait for this one.
@@ -171,7 +172,12 @@ pub(crate) fn in_background<K: Send + 'static>(
         }
         comm.set_outcome(outcome);
         drop(kept);
-    });
+    })
+}
+
+/// Starts a thread that works for communicators in the background.
+pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let thread = thread::Builder::new().name("mscclpp-nccl".to_owned()).spawn(work);
     thread.map(drop).map_err(|error| Failure::new(Code::SYSTEM_ERROR, format!("starting a thread: {error}")))
 }
 
@@ -182,8 +188,8 @@ fn meet(comm: &Comm, job: Job) -> Result<Arc<dyn Bootstrap>, Failure> {
         Job::Forming(forming, by_address) => {
             // The loop ends at the latest with the time-out of the job.
             while !forming.poll() {
-                if comm.was_aborted() {
-                    forming.abort("ncclCommAbort was called");
+                if let Some(why) = comm.aborted() {
+                    forming.abort(&why);
                     return Err(Failure::new(Code::REMOTE_ERROR, "aborted before its ranks had met"));
                 }
                 thread::sleep(POLL);

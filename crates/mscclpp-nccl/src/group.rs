@@ -2,15 +2,17 @@
 
 use std::{
     cell::RefCell,
+    mem,
     sync::Arc,
     thread::{self, JoinHandle},
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     abi::{Code, CollConfig, Handle},
     calls::{self, Arguments, Call, What},
     comm::{self, Comm},
-    env::Env,
     failure::Failure,
     one_sided::{self, OneSided},
     pointers::OutPointer,
@@ -33,6 +35,9 @@ struct Group {
 }
 
 type Together = JoinHandle<Result<(), Failure>>;
+
+/// The result of what the calls of a group began before its end.
+type Waited = Result<Code, Failure>;
 
 /// A communicator that was created in a group, whose end waits until it is formed.
 struct Created {
@@ -57,17 +62,11 @@ pub(crate) fn start() {
 /// communicators of the group that still wait for other ranks, to be formed or to register memory, are aborted.
 /// [`Code::INVALID_USAGE`] if this thread has no group.
 pub(crate) fn end() -> Result<Code, Failure> {
-    let Some(group) = leave()? else { return Ok(Code::SUCCESS) };
-    let give_up = group.failed.is_some();
-    let created = wait_for(group.created, give_up);
-    let done = finish(group.together, give_up);
-    if let Some(failed) = group.failed {
-        return Err(failed);
-    }
+    let Some((group, waited)) = leave_and_wait()? else { return Ok(Code::SUCCESS) };
     let submitted = submit::all(group.calls).map(Code::from);
     // SAFETY: the callers of `make_one_sided` promised what this asks for.
     let one_sided = unsafe { one_sided::submit(&group.one_sided) };
-    first(first(created, done.map(Code::from)), first(submitted, one_sided))
+    first(waited, first(submitted, one_sided))
 }
 
 /// `ncclGroupSimulateEnd`: ends the group without its calls, and returns them. A group inside another returns none.
@@ -75,33 +74,37 @@ pub(crate) fn end() -> Result<Code, Failure> {
 /// # Errors
 /// The same as of [`end`].
 pub(crate) fn end_without_calls() -> Result<Vec<Call>, Failure> {
-    let Some(group) = leave()? else { return Ok(Vec::new()) };
-    let give_up = group.failed.is_some();
-    let created = wait_for(group.created, give_up);
-    let done = finish(group.together, give_up);
-    if let Some(failed) = group.failed {
-        return Err(failed);
-    }
-    created.and(done.map(|()| group.calls))
+    let Some((group, waited)) = leave_and_wait()? else { return Ok(Vec::new()) };
+    waited.map(|_| group.calls)
 }
 
-/// Waits until the created communicators are formed, or aborts them if `give_up`: then some of their ranks may never come.
-fn wait_for(created: Vec<Created>, give_up: bool) -> Result<Code, Failure> {
-    if give_up {
-        created.iter().for_each(|created| created.comm.abort());
+/// Ends a group. If it is not inside another one, waits for what its calls began, and returns the group and the result.
+///
+/// # Errors
+/// The failure of a call when it was made: then what other ranks still wait for is aborted, as some of them may never come.
+fn leave_and_wait() -> Result<Option<(Group, Waited)>, Failure> {
+    let Some(mut group) = leave()? else { return Ok(None) };
+    let (created, together) = (mem::take(&mut group.created), mem::take(&mut group.together));
+    if let Some(failed) = &group.failed {
+        let why = format!("the group of this communicator failed: {}", failed.text);
+        let unformed = created.iter().map(|created| &created.comm).filter(|comm| comm.outcome().is_none());
+        let waiting = together.iter().filter(|(_, thread)| !thread.is_finished()).map(|(comm, _)| comm);
+        unformed.chain(waiting).for_each(|comm| comm.abort(&why));
     }
+    let created = wait_for(created);
+    let done = join(together.into_iter().map(|(_, thread)| thread));
+    match group.failed.take() {
+        Some(failed) => Err(failed),
+        None => Ok(Some((group, first(created, done.map(Code::from))))),
+    }
+}
+
+/// Waits until the created communicators are formed, or have failed.
+fn wait_for(created: Vec<Created>) -> Result<Code, Failure> {
     // Each one is waited for, even if an earlier one failed.
     let answers =
         created.into_iter().map(|Created { place, comm, handle }| finish_creation(place, &comm, handle));
     answers.fold(Ok(Code::SUCCESS), first)
-}
-
-/// Waits until the calls of [`together`] have returned, or aborts their communicators if `give_up`.
-fn finish(together: Vec<(Arc<Comm>, Together)>, give_up: bool) -> Result<(), Failure> {
-    if give_up {
-        together.iter().filter(|(_, thread)| !thread.is_finished()).for_each(|(comm, _)| comm.abort());
-    }
-    join(together.into_iter().map(|(_, thread)| thread))
 }
 
 /// Waits for threads to end, and returns the first failure among them.
@@ -130,12 +133,18 @@ pub(crate) fn together(
         let at = group.together.iter().position(|(of, _)| Arc::ptr_eq(of, comm));
         at.map(|at| group.together.swap_remove(at).1)
     });
+    let before = Arc::new(Mutex::new(before));
+    let (taken, gpu) = (Arc::clone(&before), comm.gpu.clone());
     let in_turn = move || {
-        let before = join(before);
-        before.and(what())
+        let before = join(taken.lock().take());
+        before.and(gpu.make_current().map_err(Failure::from).and_then(|()| what()))
     };
     let thread = thread::Builder::new().name("mscclpp-nccl-group".to_owned()).spawn(in_turn);
     let thread = thread.map_err(|error| {
+        // The group's end still waits for the calls before.
+        in_group(|group| {
+            group.together.extend(before.lock().take().map(|before| (Arc::clone(comm), before)));
+        });
         Failure::new(Code::SYSTEM_ERROR, format!("no thread for a call of a group: {error}"))
     })?;
     in_group(|group| group.together.push((Arc::clone(comm), thread)));
@@ -149,7 +158,7 @@ fn leave() -> Result<Option<Group>, Failure> {
             .depth
             .checked_sub(1)
             .ok_or_else(|| Failure::usage("this thread has not called ncclGroupStart"))?;
-        Ok((group.depth == 0).then(|| std::mem::take(group)))
+        Ok((group.depth == 0).then(|| mem::take(group)))
     })
 }
 
@@ -247,8 +256,7 @@ fn finish_creation(place: OutPointer<Handle>, comm: &Arc<Comm>, handle: Handle) 
     if !comm.settings.blocking {
         return Ok(Code::IN_PROGRESS);
     }
-    let timeout = Env::of_process()?.timeout;
-    match comm.wait_formed(Comm::deadline(timeout)) {
+    match comm.wait_formed() {
         Ok(_) => Ok(Code::SUCCESS),
         Err(failure) => {
             place.set(std::ptr::null_mut());
@@ -267,9 +275,9 @@ fn in_group<T>(f: impl FnOnce(&mut Group) -> T) -> T {
 mod tests {
     use std::{sync::mpsc, time::Duration};
 
-    use mscclpp::Platform;
+    use mscclpp::{Bootstrap, LocalBootstrap, Platform};
 
-    use crate::config::Settings;
+    use crate::{config::Settings, env::Env};
 
     use super::*;
 
@@ -282,10 +290,35 @@ mod tests {
         assert!(end().unwrap_err().text.contains("has not called ncclGroupStart"));
     }
 
+    fn comm() -> Arc<Comm> {
+        let env = Env::of_process().unwrap();
+        Comm::new(Platform::Sim.gpu(0).unwrap(), Settings::of(env), env)
+    }
+
+    #[test]
+    fn other_ranks_are_told_which_failure_of_a_group_ended_a_communicator() {
+        let mut ranks = LocalBootstrap::group(2).into_iter();
+        let (here, there) = (ranks.next().unwrap(), ranks.next().unwrap());
+        let (comm, mut handle) = (comm(), std::ptr::null_mut());
+        comm.met(&(Arc::new(here) as Arc<dyn Bootstrap>));
+        start();
+        // SAFETY: the handle lives until the group has ended.
+        created(unsafe { OutPointer::at(&raw mut handle, "comm").unwrap() }, Arc::clone(&comm)).unwrap();
+        let _ = noted::<()>(Err(Failure::argument("this call")));
+        let forms = thread::spawn(move || {
+            while comm.aborted().is_none() {
+                thread::yield_now();
+            }
+            comm.set_outcome(Err(Failure::usage("aborted")));
+        });
+        assert_eq!(end().unwrap_err().text, "this call");
+        forms.join().unwrap();
+        let told = there.failure().unwrap().to_string();
+        assert!(told.contains("the group of this communicator failed: this call"), "{told}");
+    }
+
     #[test]
     fn what_ranks_of_a_communicator_do_together_they_do_in_the_order_of_the_calls() {
-        let gpu = Platform::Sim.gpu(0).unwrap();
-        let comm = || Comm::new(gpu.clone(), Settings::of(Env::of_process().unwrap()));
         let (one, other) = (comm(), comm());
         let (done, order) = mpsc::channel();
         let (ready, is_ready) = mpsc::channel();

@@ -13,7 +13,7 @@ use crate::{
     group,
     id::Spare,
     pointers::OutPointer,
-    split::{Splitting, exchange, next_tag, ours, unexpected},
+    split::{Splitting, exchange, next_tag, unexpected},
 };
 
 /// `ncclCommGetUniqueId`: makes the id for new ranks. This process listens for them until the communicator has grown, or is
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) fn unique_id(comm: Handle) -> Result<UniqueId, Failure> {
     let comm = comm::of(comm)?;
     let env = forming::begin()?;
-    ours(&comm)?;
+    comm.ours("")?;
     let mut growth = comm.growth.lock();
     if growth.is_some() {
         return Err(Failure::usage(format!("{} has an id that ncclCommGrow has not taken yet", comm.name())));
@@ -50,7 +50,7 @@ pub(crate) unsafe fn grow(
     let env = forming::begin()?;
     // SAFETY: the caller's promise.
     let settings = unsafe { config::read(config, &parent.settings, env)? };
-    ours(&parent)?;
+    parent.ours("")?;
     let (own, before) = parent.position()?;
     if rank != -1 {
         return Err(Failure::argument(format!(
@@ -62,7 +62,7 @@ pub(crate) unsafe fn grow(
     })?;
     let spare = id.map(|id| taken(&parent, &id)).transpose()?;
     let tag = next_tag(&parent);
-    let child = Comm::new(parent.gpu.clone(), settings);
+    let child = Comm::new(parent.gpu.clone(), settings, env);
     child.set_position(own, ranks);
     let kept = (Splitting::of(&parent), spare);
     forming::in_background(&child, kept, move |child, (splitting, spare)| {
@@ -82,7 +82,7 @@ fn taken(parent: &Arc<Comm>, id: &UniqueId) -> Result<Spare, Failure> {
 /// Forms the communicator on a rank of `parent`, which hears the id from the root.
 fn form(parent: &Comm, child: &Comm, spare: Option<&Spare>, tag: u32, env: &'static Env) -> Outcome {
     let own = spare.map(Spare::id).map_or_else(Vec::new, |id| id.0.to_vec());
-    let all = exchange(ours(parent)?, tag, &own, env.timeout)?;
+    let all = exchange(parent.ours("")?, tag, &own, env.timeout)?;
     let roots: Vec<usize> = (0..all.len()).filter(|rank| !all[*rank].is_empty()).collect();
     let [root] = *roots else {
         let text = format!("ranks {roots:?} pass an id to ncclCommGrow; exactly one rank of `comm` must");

@@ -29,20 +29,6 @@ pub(crate) struct Hello {
     pub(crate) spare: Option<UniqueId>,
 }
 
-impl PartialEq for UniqueId {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for UniqueId {}
-
-impl std::fmt::Debug for UniqueId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("UniqueId(hidden, it has a key)")
-    }
-}
-
 /// The first bytes of a greeting, of which the last is its version.
 const MARK: [u8; 4] = *b"MSN\x03";
 const SIZE: usize = 4 + 1 + 16 + 4 + 4 + 8 + 128 + 8;

@@ -10,13 +10,13 @@
 //! | `abi`, `pointers`, `config`, `id` | NCCL's types: codes, structs, pointers, unique ids |
 //! | `answers` | codes and texts of failures for C code |
 //! | `forming`, `hello`, `split`, `growing` | how communicators are formed |
-//! | `comm`, `ours`, `ending` | communicators and their handles, and how they end |
+//! | `comm`, `ours`, `ending`, `exit` | communicators and their handles, and how they and the process end |
 //! | `group`, `calls`, `submit`, `choice`, `operators`, `streams` | collectives, and groups of them |
 //! | `signals`, `one_sided` | writing into a peer's window, and signals |
 //! | `memory`, `registrations`, `teams`, `simulation`, `properties`, `parameters` | the rest of the interface |
 //! | `fallback`, `nccl` | NCCL itself, for communicators that this library does not cover |
 //! | `sim` | streams of simulated devices, for C code |
-//! | `env`, `interface`, `report`, `statistics`, `recorder`, `dump`, `failure` | variables, lines for the user, errors |
+//! | `env`, `files`, `interface`, `report`, `statistics`, `recorder`, `dump`, `failure` | variables, lines for the user, errors |
 //!
 //! The modules use each other without cycles.
 //!
@@ -35,6 +35,7 @@ mod config;
 mod dump;
 mod ending;
 mod env;
+mod exit;
 pub mod exports;
 mod failure;
 mod fallback;

@@ -4,10 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::{c_int, c_void},
     ptr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
 
 use mscclpp::{DeviceBuffer, DevicePtr, Platform};
@@ -19,7 +16,7 @@ use crate::{
     comm::{self, Backend, Comm},
     failure::Failure,
     forming, group,
-    pointers::OutPointer,
+    pointers::{OutPointer, next_handle},
     registrations::Window,
     report,
 };
@@ -96,8 +93,8 @@ pub(crate) unsafe fn register(
             }
         }
     }
-    comm.registrations.buffers.lock().insert(handle, published);
-    place.set(ptr::without_provenance_mut(handle));
+    comm.registrations.buffers.lock().insert(handle.addr(), published);
+    place.set(handle);
     Ok(())
 }
 
@@ -135,18 +132,23 @@ pub(crate) unsafe fn register_window(
             "`winFlags` is {flags:#x}; 1 and 2 are known, and there are no windows for GIN or CFT alone"
         )));
     }
-    let handle = next_handle();
+    let window = next_handle();
+    let handle = window.addr();
     comm.registrations.windows.lock().insert(handle, Window { at: buffer, bytes, registered: None });
-    place.set(ptr::without_provenance_mut(handle));
+    place.set(window);
     let memory = DevicePtr(buffer.expose_provenance() as u64);
     let made_here = made_here(buffer.addr());
-    group::together(&Arc::clone(&comm), move || {
+    let (bytes, symmetric) = (bytes as u64, flags & SYMMETRIC != 0);
+    let is_too_long = made_here.as_ref().is_some_and(|(buffer, offset)| bytes > buffer.len() - offset);
+    let registered = group::together(&Arc::clone(&comm), move || {
         let Backend::Ours(ours) = comm.backend()? else { return Ok(()) };
-        if let Err(failure) = ours.connect_signals() {
+        let refuse = |failure| {
             comm.registrations.windows.lock().remove(&handle);
-            return Err(failure);
+            Err(failure)
+        };
+        if let Err(failure) = ours.connect_signals() {
+            return refuse(failure);
         }
-        let (bytes, symmetric) = (bytes as u64, flags & SYMMETRIC != 0);
         let registered = match &made_here {
             Some((buffer, offset)) => {
                 ours.collectives.register_part(buffer, *offset..offset.saturating_add(bytes), symmetric)
@@ -154,29 +156,27 @@ pub(crate) unsafe fn register_window(
             // SAFETY: the caller's promise for memory that is not of `ncclMemAlloc`.
             None => unsafe { ours.collectives.register_memory(memory, bytes, symmetric) },
         };
-        match registered {
+        match registered.map_err(Failure::from) {
             Ok(registered) => {
                 if let Some(window) = comm.registrations.windows.lock().get_mut(&handle) {
                     window.registered = Some(registered);
                 }
                 Ok(())
             }
-            Err(error) => {
-                let failure = Failure::from(error);
-                if failure.code == Code::REMOTE_ERROR {
-                    comm.registrations.windows.lock().remove(&handle);
-                    return Err(failure);
-                }
-                // This failure occurs on all ranks alike, so they go on without a registration.
+            Err(failure) if is_too_long || failure.code == Code::REMOTE_ERROR => refuse(failure),
+            Err(failure) => {
+                // The other ranks have a failure too, and all go on without a registration.
                 report::info(&format!(
-                    "{}: a window of {bytes} bytes changes nothing, as its memory cannot be shared: {}",
+                    "{}: a window of {bytes} bytes changes nothing: {}",
                     comm.name(),
                     failure.text
                 ));
                 Ok(())
             }
         }
-    })
+    });
+    // In a group, the place may be gone when its end finds the failure.
+    registered.inspect_err(|_| place.set(ptr::null_mut()))
 }
 
 /// `ncclCommWindowDeregister`. Later calls of this rank do not use the window. Calls of other ranks may still use it: see
@@ -242,11 +242,6 @@ fn registering(comm: Handle, buffer: *const c_void) -> Result<Arc<Comm>, Failure
         return Err(Failure::argument("`buff` is NULL"));
     }
     Ok(comm)
-}
-
-fn next_handle() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
-    NEXT.fetch_add(0x10, Ordering::Relaxed)
 }
 
 fn unknown(comm: &Comm, handle: Handle) -> Failure {

@@ -1,4 +1,4 @@
-//! The parts of a communicator whose calls this library carries out.
+//! Communicators whose calls this library carries out.
 
 use std::sync::{Arc, OnceLock};
 

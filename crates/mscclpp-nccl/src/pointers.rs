@@ -3,9 +3,19 @@
 use std::{
     ffi::{CStr, c_char, c_int, c_uint},
     ptr::{self, NonNull},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
-use crate::{abi::Versioned, failure::Failure};
+use crate::{
+    abi::{Handle, Versioned},
+    failure::Failure,
+};
+
+/// A new handle, which is no address. No handle is given twice, so one that is not valid any more names nothing else.
+pub(crate) fn next_handle() -> Handle {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
+    ptr::without_provenance_mut(NEXT.fetch_add(0x10, Ordering::Relaxed))
+}
 
 /// A pointer of C code, never null, to which a result is written.
 pub(crate) struct OutPointer<T>(NonNull<T>);
@@ -88,15 +98,15 @@ pub(crate) unsafe fn stated_size<T: Versioned>(given: *const T) -> Result<usize,
     Ok(size)
 }
 
-/// Reads a struct of the program. The fields that an older header has not are those of `initial`.
+/// Reads a struct of the program. The fields that an older header has not are as the initialiser sets them.
 ///
 /// # Safety
 /// `given` is what [`stated_size`] asks for, and any bytes are valid values of the fields.
 ///
 /// # Errors
 /// The same as of [`stated_size`].
-pub(crate) unsafe fn versioned<T: Versioned>(given: *const T, initial: T) -> Result<T, Failure> {
-    let mut read = initial;
+pub(crate) unsafe fn versioned<T: Versioned>(given: *const T) -> Result<T, Failure> {
+    let mut read = T::INITIAL;
     // SAFETY: the caller's promise; at most the size of `read` is copied.
     unsafe {
         let size = stated_size(given)?.min(size_of::<T>());

@@ -3,12 +3,11 @@
 use std::{collections::BTreeSet, ffi::c_int, ptr, sync::Arc};
 
 use crate::{
-    abi::{Code, CommProperties, Handle},
-    comm::{self, Comm, as_int},
+    abi::{Code, CommProperties, Handle, Versioned as _},
+    comm::{self, as_int},
     ending,
     failure::Failure,
     group,
-    ours::Ours,
     pointers::stated_size,
 };
 
@@ -23,7 +22,7 @@ pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result
     // SAFETY: the caller's promise.
     let size = unsafe { stated_size(place)? };
     let comm = comm::of(handle)?;
-    let ours = ours(&comm)?;
+    let ours = comm.ours(OF)?;
     let (rank, ranks) = comm.position()?;
     // SAFETY: the struct begins with these fields.
     let (magic, version) = unsafe {
@@ -37,20 +36,10 @@ pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result
         n_ranks: as_int(ranks),
         cuda_dev: as_int(comm.gpu.id()),
         nvml_dev: as_int(comm.gpu.id()),
-        device_api_support: false,
-        multimem_support: false,
-        gin_type: 0,
         n_lsa_teams: as_int(ours.nodes.iter().collect::<BTreeSet<_>>().len()),
         host_rma_support: ours.has_signals(),
-        railed_gin_type: 0,
         comm_hash: ours.hash,
-        gin_min_stride: 0,
-        gin_connection_type: 0,
-        gin_support: [false; 64],
-        dev_comm_runtime_version_size: 0,
-        cft_support: false,
-        cft_multicast_support: false,
-        cft_counted_support: false,
+        ..CommProperties::INITIAL
     };
     // SAFETY: no more bytes are written than the caller's struct has, and the source is as long.
     unsafe {
@@ -66,11 +55,11 @@ pub(crate) unsafe fn query(handle: Handle, place: *mut CommProperties) -> Result
 /// `ncclCommMemStats`. Suspended memory counts as the communicator's, though others have it meanwhile.
 pub(crate) fn memory(handle: Handle, statistic: c_int) -> Result<u64, Failure> {
     let comm = comm::of(handle)?;
-    let ours = ours(&comm)?;
+    let ours = comm.ours(OF)?;
     let (total, suspendable) = (ours.device_bytes(), ours.collectives.suspendable_bytes());
     match statistic {
         0 => Ok(suspendable),
-        1 => Ok(comm.is_suspended().into()),
+        1 => Ok(ours.collectives.is_suspended().into()),
         2 => Ok(total - suspendable),
         3 => Ok(total),
         other => Err(Failure::argument(format!("`stat` is {other}; 0 to 3 are known"))),
@@ -89,13 +78,11 @@ pub(crate) unsafe fn suspend(handle: Handle, flags: c_int) -> Result<Code, Failu
         return Err(Failure::argument(format!("`flags` is {flags}; {MEMORY} is known")));
     }
     let comm = comm::of(handle)?;
-    ours(&comm)?;
-    // The communicator may have ended, or be suspended already.
-    comm.backend()?;
+    comm.ours(OF)?;
     group::together(&Arc::clone(&comm), move || {
-        let ours = ours(&comm)?;
+        // The communicator may have ended, or be suspended already.
+        let ours = comm.backend()?.ours(OF)?;
         ending::wait_complete(&comm, ours)?;
-        comm.suspend(true);
         // SAFETY: the communicator refuses calls, those before are complete, and the caller has promised the rest.
         unsafe { ours.collectives.suspend() }.map_err(Into::into)
     })
@@ -104,16 +91,15 @@ pub(crate) unsafe fn suspend(handle: Handle, flags: c_int) -> Result<Code, Failu
 /// `ncclCommResume`: takes the memory again. Blocks until all ranks call it; in a group, the group's end blocks instead.
 pub(crate) fn resume(handle: Handle) -> Result<Code, Failure> {
     let comm = comm::of(handle)?;
-    if !comm.is_suspended() {
-        return Err(Failure::usage(format!("{} is not suspended", comm.name())));
-    }
+    comm.ours(OF)?;
     group::together(&Arc::clone(&comm), move || {
-        ours(&comm)?.collectives.resume()?;
-        comm.suspend(false);
-        Ok(())
+        let collectives = &comm.ours(OF)?.collectives;
+        if !collectives.is_suspended() {
+            return Err(Failure::usage(format!("{} is not suspended", comm.name())));
+        }
+        Ok(collectives.resume()?)
     })
 }
 
-fn ours(comm: &Comm) -> Result<&Ours, Failure> {
-    comm.formed()?.ours("the properties of ")
-}
+/// The thing that is not covered if NCCL has the communicator.
+const OF: &str = "the properties of ";

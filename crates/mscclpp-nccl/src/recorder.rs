@@ -3,7 +3,6 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -19,8 +18,6 @@ const KEPT: usize = 1000;
 /// The last calls of a communicator, or nothing if none are kept.
 pub(crate) struct Recorder {
     kept: Option<Mutex<Kept>>,
-    /// How many times the calls were written together with what other ranks say.
-    dumps: AtomicU32,
 }
 
 /// Calls, numbered from 0. The last ones are kept.
@@ -62,7 +59,7 @@ pub(crate) struct Position {
 
 impl Recorder {
     pub(crate) fn new(keeps: bool) -> Self {
-        Self { kept: keeps.then(Mutex::default), dumps: AtomicU32::new(0) }
+        Self { kept: keeps.then(Mutex::default) }
     }
 
     /// Records requests that `put` puts into a stream.
@@ -89,11 +86,6 @@ impl Recorder {
         let mut kept = self.kept.as_ref()?.lock();
         kept.settle();
         Some((kept.position(), kept.to_string()))
-    }
-
-    /// The number of the next dump, which all ranks count alike.
-    pub(crate) fn next_dump(&self) -> u32 {
-        self.dumps.fetch_add(1, Ordering::Relaxed)
     }
 
     /// How long the first call that is not complete has waited.

@@ -3,15 +3,7 @@
 //! On simulated devices a `cudaStream_t` is a handle from [`mscclppSimStreamCreate`], or NULL for the device's default stream.
 //! The device memory that `ncclMemAlloc` gives is memory of the process, which C code reads and writes like any other.
 
-use std::{
-    collections::HashMap,
-    ffi::c_int,
-    ptr,
-    sync::{
-        LazyLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{collections::HashMap, ffi::c_int, sync::LazyLock};
 
 use mscclpp::{Event, Gpu, Platform, Stream, gpu::Graph};
 use parking_lot::Mutex;
@@ -20,7 +12,7 @@ use crate::{
     abi::{Code, Handle},
     answers::function,
     failure::Failure,
-    pointers::OutPointer,
+    pointers::{self, OutPointer},
 };
 
 static STREAMS: LazyLock<Mutex<HashMap<usize, Stream>>> = LazyLock::new(Mutex::default);
@@ -29,11 +21,6 @@ static GRAPHS: LazyLock<Mutex<HashMap<usize, Graph>>> = LazyLock::new(Mutex::def
 
 /// The largest of the handles that mean the default stream: NULL, and CUDA's special handles 1 and 2.
 const LAST_DEFAULT: usize = 2;
-
-fn new_handle() -> Handle {
-    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
-    ptr::without_provenance_mut(NEXT.fetch_add(0x10, Ordering::Relaxed))
-}
 
 /// The stream that a handle names.
 pub(crate) fn stream_of(gpu: &Gpu, handle: Handle) -> Result<Stream, Failure> {
@@ -75,7 +62,7 @@ fn number(device: c_int) -> Result<usize, Failure> {
 
 /// Keeps what was made in a table, and gives the caller its handle.
 fn add<T>(table: &Mutex<HashMap<usize, T>>, made: T, place: OutPointer<Handle>) -> Result<(), Failure> {
-    let handle = new_handle();
+    let handle = pointers::next_handle();
     table.lock().insert(handle.addr(), made);
     place.set(handle);
     Ok(())

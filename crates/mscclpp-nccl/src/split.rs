@@ -12,12 +12,14 @@ use std::{
 
 use crate::{
     abi::{Code, Config, Handle, UniqueId},
+    answers,
     comm::{Backend, Comm},
     config::{self, Settings},
     env::Env,
-    failure::Failure,
+    failure::{Failure, guarded},
     forming::{self, Outcome},
     group, id,
+    nccl::Handed,
     ours::Ours,
     pointers::OutPointer,
 };
@@ -50,24 +52,26 @@ pub(crate) unsafe fn split(
     // SAFETY: the caller's promise.
     let settings = unsafe { config::read(config, &parent.settings, env)? };
     if let Backend::Handed(_) = parent.formed()? {
-        return split_handed(&parent, color, key, place, settings);
+        return split_handed(&parent, color, key, place, settings, env);
     }
     let tag = next_tag(&parent);
-    let child = Comm::new(parent.gpu.clone(), settings);
     let splitting = Splitting::of(&parent);
     if color == NO_COLOR {
         place.set(ptr::null_mut());
-        // This rank only sends its color. The child's position stays unset, and the program gets no handle of it.
-        forming::in_background(&child, splitting, move |_, splitting| {
-            let notified =
-                ours(&splitting.0).and_then(|ours| gather(ours, tag, color, key, env.timeout).map(drop));
-            Err(splitting.failed(notified.err().unwrap_or_else(|| Failure::usage("it has no color"))))
+        // This rank only exchanges its color.
+        forming::spawn(move || {
+            let parent = &splitting.0;
+            let exchanged = guarded("a split", || gather(parent.ours("")?, tag, color, key, env.timeout));
+            if let Err(failure) = exchanged {
+                answers::remember(&splitting.failed(failure));
+            }
         })?;
         return Ok(Code::SUCCESS);
     }
+    let child = Comm::new(parent.gpu.clone(), settings, env);
     forming::in_background(&child, splitting, move |child, splitting| {
         let parent = &splitting.0;
-        let members = ours(parent).and_then(|ours| {
+        let members = parent.ours("").and_then(|ours| {
             let all = gather(ours, tag, color, key, env.timeout)?;
             let mut members: Vec<usize> = (0..all.len()).filter(|r| all[*r].0 == color).collect();
             members.sort_by_key(|r| all[*r].1);
@@ -106,11 +110,6 @@ impl Drop for Splitting {
     fn drop(&mut self) {
         self.0.splitting.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// The parts of a communicator that NCCL does not have.
-pub(crate) fn ours(comm: &Comm) -> Result<&Ours, Failure> {
-    comm.formed()?.ours("")
 }
 
 /// Exchanges colors and keys, and returns those of all ranks.
@@ -160,7 +159,7 @@ pub(crate) fn unexpected(peer: usize, bytes: usize) -> Failure {
 
 /// Forms the communicator of the ranks `members` of `parent`, of which this rank is one.
 fn of_members(parent: &Comm, child: &Comm, members: &[usize], tag: u32, env: &'static Env) -> Outcome {
-    let bootstrap = ours(parent)?.comm.bootstrap();
+    let bootstrap = parent.ours("")?.comm.bootstrap();
     let own = bootstrap.rank();
     let position = position(members, own)?;
     child.set_position(position, members.len());
@@ -190,29 +189,30 @@ fn split_handed(
     key: c_int,
     place: OutPointer<Handle>,
     settings: Settings,
+    env: &'static Env,
 ) -> Result<Code, Failure> {
-    let child = Comm::new(parent.gpu.clone(), settings);
+    fn made(parent: &Comm, color: c_int, key: c_int) -> Result<Option<Handed>, Failure> {
+        match parent.formed()? {
+            Backend::Handed(handed) => handed.split(color, key),
+            Backend::Ours(_) => Err(Failure::usage("this communicator is not NCCL's")),
+        }
+    }
+    if color == NO_COLOR {
+        place.set(ptr::null_mut());
+        // The split must be complete before the next call for the parent: NCCL asks its callers to order the calls of a
+        // communicator.
+        let of = Arc::clone(parent);
+        return group::together(parent, move || made(&of, color, key).map(drop));
+    }
+    let child = Comm::new(parent.gpu.clone(), settings, env);
     forming::in_background(&child, Arc::clone(parent), move |child, parent| {
-        let Backend::Handed(handed) = parent.formed()? else {
-            return Err(Failure::usage("this communicator is not NCCL's"));
-        };
         parent.gpu.make_current()?;
-        let Some(made) = handed.split(color, key)? else { return Err(Failure::usage("it has no color")) };
+        let made = made(parent, color, key)?;
+        let made = made.ok_or_else(|| Failure::new(Code::INTERNAL_ERROR, "NCCL made no communicator"))?;
         let (rank, ranks) = made.position()?;
         child.set_position(rank, ranks);
         Ok(Ok(Backend::Handed(made)))
     })?;
-    if color < 0 {
-        place.set(ptr::null_mut());
-        // The split must be complete before the next call for the parent: NCCL asks its callers to order the calls of a
-        // communicator.
-        let deadline = Comm::deadline(Env::of_process()?.timeout);
-        return group::together(parent, move || match child.wait_formed(deadline) {
-            Err(failure) if failure.code != Code::INVALID_USAGE => Err(failure),
-            // The expected failure: the rank has no color, so there is no communicator.
-            _ => Ok(()),
-        });
-    }
     group::created(place, child)
 }
 
@@ -236,7 +236,7 @@ pub(crate) unsafe fn shrink(
     };
     // SAFETY: the caller's promise.
     let settings = unsafe { config::read(config, &parent.settings, env)? };
-    let ours = ours(&parent)?;
+    let ours = parent.ours("")?;
     let (rank, ranks) = parent.position()?;
     let mut members: Vec<usize> = (0..ranks).collect();
     for excluded in excluded {
@@ -253,7 +253,7 @@ pub(crate) unsafe fn shrink(
         return Err(Failure::argument("`excludeRanksCount` is 0: no rank is excluded"));
     }
     let position = position(&members, rank)?;
-    let child = Comm::new(parent.gpu.clone(), settings);
+    let child = Comm::new(parent.gpu.clone(), settings, env);
     child.set_position(position, members.len());
     // No messages go through the parent, whose job may have failed: the remaining ranks meet through the first of them, under an
     // id that they derive from its spare one.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use crate::{
     abi::{Handle, Team},
-    comm::{self, Backend, as_int},
+    comm::{self, as_int},
     failure::Failure,
 };
 
@@ -23,8 +23,8 @@ pub(crate) fn lsa(handle: Handle) -> Team {
 
 /// `ncclTeamRail`: the team of the ranks that have this one's number on their nodes.
 pub(crate) fn rail(handle: Handle) -> Team {
-    let Some(comm) = comm::of(handle).ok() else { return NONE };
-    let (Ok((own, ranks)), Ok(Backend::Ours(ours))) = (comm.position(), comm.formed()) else { return NONE };
+    let Ok(comm) = comm::of(handle) else { return NONE };
+    let (Ok((own, ranks)), Ok(ours)) = (comm.position(), comm.ours("")) else { return NONE };
     let number = |rank| ours.on_node_of(rank).iter().position(|other| *other == rank);
     let rail: Vec<usize> = (0..ranks).filter(|rank| number(*rank) == number(own)).collect();
     team(&rail, own, ours.on_node_of(own).len())
@@ -49,7 +49,7 @@ pub(crate) fn to_lsa(handle: Handle, team: Team, rank: c_int) -> c_int {
 fn on_node(handle: Handle) -> Option<(usize, Vec<usize>)> {
     let comm = comm::of(handle).ok()?;
     let (own, _) = comm.position().ok()?;
-    Some((own, comm.formed().ok()?.ours("").ok()?.on_node_of(own)))
+    Some((own, comm.ours("").ok()?.on_node_of(own)))
 }
 
 /// A team of ranks, ascending. NCCL's teams have ranks at equal distances: if these have not, the team is `own` alone. `alone` is

@@ -10,20 +10,11 @@ use std::sync::Mutex;
 use mscclpp_gpu::{KernelSource, store_for_sim};
 
 use crate::error::Error;
-use crate::workspace;
-
-/// The folders in which kernels are searched for, including folders below.
-const FOLDERS: [&str; 2] = ["cuda/kernels", "crates"];
-
-/// A folder that is left out: the machine has no Python, so it needs no kernels of the Python package.
-const LEFT_OUT: &str = "mscclpp-python";
+use crate::{sources, workspace};
 
 /// Compiles all kernels into the cache in `folder`, unless the cache of this machine has them. Returns the files.
 pub(super) fn compile(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let mut sources = Vec::new();
-    for name in FOLDERS {
-        find(&workspace::root().join(name), &mut sources)?;
-    }
+    let sources = sources::all()?;
     let remaining = Mutex::new(sources.iter());
     let next = || remaining.lock().expect("no thread fails with it").next();
     let results = Mutex::new(Vec::new());
@@ -44,17 +35,4 @@ pub(super) fn compile(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 fn compile_one(folder: &Path, source: &Path) -> Result<PathBuf, Error> {
     let text = workspace::read(source)?;
     Ok(store_for_sim(folder, &KernelSource::new(&workspace::name(source), &text))?)
-}
-
-fn find(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<(), Error> {
-    for path in workspace::entries(folder)? {
-        if path.is_dir() {
-            if workspace::name(&path) != LEFT_OUT {
-                find(&path, sources)?;
-            }
-        } else if path.extension().is_some_and(|extension| extension == "cu") {
-            sources.push(path);
-        }
-    }
-    Ok(())
 }

@@ -67,46 +67,6 @@ nccl! {
         parameters::bind(OutPointer::at(out, "out")?, key)
     }
 
-    /// The value of a parameter as an `int8_t`.
-    fn ncclParamGetI8/pncclParamGetI8(h: Handle, out: *mut i8) {
-        parameters::number(h, OutPointer::at(out, "out")?)
-    }
-
-    /// The value of a parameter as an `int16_t`.
-    fn ncclParamGetI16/pncclParamGetI16(h: Handle, out: *mut i16) {
-        parameters::number(h, OutPointer::at(out, "out")?)
-    }
-
-    /// The value of a parameter as an `int32_t`.
-    fn ncclParamGetI32/pncclParamGetI32(h: Handle, out: *mut i32) {
-        parameters::number(h, OutPointer::at(out, "out")?)
-    }
-
-    /// The value of a parameter as an `int64_t`.
-    fn ncclParamGetI64/pncclParamGetI64(h: Handle, out: *mut i64) {
-        parameters::number(h, OutPointer::at(out, "out")?)
-    }
-
-    /// The value of a parameter as a `uint8_t`.
-    fn ncclParamGetU8/pncclParamGetU8(h: Handle, out: *mut u8) {
-        parameters::number(h, OutPointer::at(out, "out")?)
-    }
-
-    /// The value of a parameter as a `uint16_t`.
-    fn ncclParamGetU16/pncclParamGetU16(h: Handle, out: *mut u16) {
-        parameters::number(h, OutPointer::at(out, "out")?)
-    }
-
-    /// The value of a parameter as a `uint32_t`.
-    fn ncclParamGetU32/pncclParamGetU32(h: Handle, out: *mut u32) {
-        parameters::number(h, OutPointer::at(out, "out")?)
-    }
-
-    /// The value of a parameter as a `uint64_t`.
-    fn ncclParamGetU64/pncclParamGetU64(h: Handle, out: *mut u64) {
-        parameters::number(h, OutPointer::at(out, "out")?)
-    }
-
     /// The value of a parameter as a text.
     fn ncclParamGetStr/pncclParamGetStr(h: Handle, out: *mut *const c_char) {
         parameters::text(h, OutPointer::at(out, "out")?)
@@ -130,6 +90,31 @@ nccl! {
     ) {
         parameters::keys(OutPointer::at(table, "table")?, OutPointer::at(tableLen, "tableLen")?)
     }
+}
+
+/// Defines the functions that give the value of a parameter as a number.
+macro_rules! numbers {
+    ($($name:ident/$other:ident: $type:ty;)*) => {
+        nccl! {
+            $(
+                #[doc = concat!("The value of a parameter as an `", stringify!($type), "`.")]
+                fn $name/$other(h: Handle, out: *mut $type) {
+                    parameters::number(h, OutPointer::at(out, "out")?)
+                }
+            )*
+        }
+    };
+}
+
+numbers! {
+    ncclParamGetI8/pncclParamGetI8: i8;
+    ncclParamGetI16/pncclParamGetI16: i16;
+    ncclParamGetI32/pncclParamGetI32: i32;
+    ncclParamGetI64/pncclParamGetI64: i64;
+    ncclParamGetU8/pncclParamGetU8: u8;
+    ncclParamGetU16/pncclParamGetU16: u16;
+    ncclParamGetU32/pncclParamGetU32: u32;
+    ncclParamGetU64/pncclParamGetU64: u64;
 }
 
 plain! {

@@ -1,7 +1,7 @@
 //! Functions that need hardware or parts of NCCL that this library does not use: its device API, multimem, CFT, GIN and
 //! encryption. They fail, as NCCL's do on a machine without these.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use crate::{
     abi::{Code, EncryptionConfig, Handle, Team},
@@ -11,87 +11,43 @@ use crate::{
     teams::{self, not_covered},
 };
 
+/// Defines functions that refuse the call. They read no arguments, and so have none here: in C, the caller gives its arguments
+/// room, and takes it back.
+macro_rules! refused {
+    ($($name:ident/$other:ident: $what:literal;)*) => {
+        nccl! {
+            $(
+                /// Refuses the call, which is not covered.
+                fn $name/$other() {
+                    not_covered($what)
+                }
+            )*
+        }
+    };
+}
+
+refused! {
+    ncclDevCommCreate/pncclDevCommCreate: "communicators for kernels of NCCL's device API";
+    ncclDevCommDestroy/pncclDevCommDestroy: "communicators for kernels of NCCL's device API";
+    ncclLsaBarrierCreateRequirement/pncclLsaBarrierCreateRequirement: "barriers for kernels of NCCL's device API";
+    ncclGinBarrierCreateRequirement/pncclGinBarrierCreateRequirement: "barriers for kernels of NCCL's device API";
+    ncclLLA2ACreateRequirement/pncclLLA2ACreateRequirement: "messages of kernels of NCCL's device API";
+    ncclCftBarrierCreateRequirement/pncclCftBarrierCreateRequirement: "barriers for kernels of NCCL's device API";
+    ncclGinOutboxCreateRequirement/pncclGinOutboxCreateRequirement: "messages of kernels of NCCL's device API";
+    ncclGinInboxA2ACreateRequirement/pncclGinInboxA2ACreateRequirement: "messages of kernels of NCCL's device API";
+    ncclGetMultimemDevicePointer/pncclGetMultimemDevicePointer: "multimem addresses of windows";
+    ncclGetMultimemDeviceLeInfo/pncclGetMultimemDeviceLeInfo: "CFT addresses of windows";
+    ncclGetCftDeviceLeInfo/pncclGetCftDeviceLeInfo: "CFT addresses of windows";
+    ncclGetPeerDeviceLeInfo/pncclGetPeerDeviceLeInfo: "CFT addresses of windows";
+}
+
 nccl! {
-    /// Refuses the call, which is not covered.
-    fn ncclDevCommCreate/pncclDevCommCreate(_comm: Handle, _requirements: *const c_void, _devComm: *mut c_void) {
-        not_covered("communicators for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclDevCommDestroy/pncclDevCommDestroy(_comm: Handle, _devComm: *const c_void) {
-        not_covered("communicators for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclLsaBarrierCreateRequirement/pncclLsaBarrierCreateRequirement(
-        _team: Team, _nBarriers: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
-    ) {
-        not_covered("barriers for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclGinBarrierCreateRequirement/pncclGinBarrierCreateRequirement(
-        _comm: Handle, _team: Team, _nBarriers: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
-    ) {
-        not_covered("barriers for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclLLA2ACreateRequirement/pncclLLA2ACreateRequirement(
-        _nBlocks: c_int, _nSlots: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
-    ) {
-        not_covered("messages of kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclCftBarrierCreateRequirement/pncclCftBarrierCreateRequirement(
-        _team: Team, _nBarriers: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
-    ) {
-        not_covered("barriers for kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered. Its arguments are not read.
-    fn ncclGinOutboxCreateRequirement/pncclGinOutboxCreateRequirement() {
-        not_covered("messages of kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered. Its arguments are not read.
-    fn ncclGinInboxA2ACreateRequirement/pncclGinInboxA2ACreateRequirement() {
-        not_covered("messages of kernels of NCCL's device API")
-    }
-
-    /// Refuses the call, which is not covered. Its other arguments are not read.
-    fn ncclGetMultimemDevicePointer/pncclGetMultimemDevicePointer(_window: Handle, _offset: usize) {
-        not_covered("multimem addresses of windows")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclGetMultimemDeviceLeInfo/pncclGetMultimemDeviceLeInfo(
-        _window: Handle, _offset: usize, _leId: *mut u32, _leOffset: *mut usize,
-    ) {
-        not_covered("CFT addresses of windows")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclGetCftDeviceLeInfo/pncclGetCftDeviceLeInfo(
-        _window: Handle, _offset: usize, _peerCft: c_int, _cftTeam: Team, _leId: *mut u32, _leOffset: *mut usize,
-    ) {
-        not_covered("CFT addresses of windows")
-    }
-
-    /// Refuses the call, which is not covered.
-    fn ncclGetPeerDeviceLeInfo/pncclGetPeerDeviceLeInfo(
-        _window: Handle, _offset: usize, _peerWorld: c_int, _leId: *mut u32, _leOffset: *mut usize,
-    ) {
-        not_covered("CFT addresses of windows")
-    }
-
     /// Accepts that connections are not encrypted, and refuses everything else: they never are.
     fn ncclSetEncryption/pncclSetEncryption(config: *const EncryptionConfig) {
         if config.is_null() {
             return Err(Failure::argument("`config` is NULL"));
         }
-        match versioned(config, EncryptionConfig::NONE)?.mode {
+        match versioned(config)?.mode {
             0 => Ok(()),
             1 => not_covered("encrypted connections"),
             other => Err(Failure::argument(format!("mode is {other} in ncclEncryptionConfig_t; 0 and 1 are known"))),

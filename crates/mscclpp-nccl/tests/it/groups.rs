@@ -3,8 +3,8 @@
 use std::{ffi::c_int, ptr};
 
 use crate::support::nccl::{
-    Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, SUCCESS, SimInfo, Stream, nccl,
-    ranks,
+    Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS, SimInfo, Stream,
+    nccl, ranks,
 };
 
 const N: usize = 3;
@@ -141,6 +141,25 @@ fn a_group_in_which_a_rank_is_missing_ends_at_once() {
         nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, "rank 2 of 2");
     }
     assert!(comms.iter().all(|comm| comm.is_null()));
+}
+
+#[test]
+fn a_group_that_fails_leaves_communicators_that_are_formed() {
+    let (nccl, id) = (nccl(), nccl().unique_id());
+    let mut comms = [ptr::null_mut(); 2];
+    nccl.set_device(0);
+    // SAFETY: the functions write handles to places that live until the group ends.
+    unsafe {
+        nccl.ok((nccl.ncclGroupStart)());
+        nccl.ok((nccl.ncclCommInitRank)(&raw mut comms[0], 1, id, 0));
+        mscclpp_test_support::until("the communicator", || nccl.state(comms[0]) == SUCCESS);
+        let wrong = (nccl.ncclCommInitRank)(&raw mut comms[1], 2, id, 2);
+        nccl.fails(wrong, INVALID_ARGUMENT, "rank 2 of 2");
+        nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, "rank 2 of 2");
+    }
+    let rank = Rank::of(comms[0]);
+    rank.assert_works();
+    rank.destroy();
 }
 
 /// The second rank, which the same thread has, fails to register its window.

@@ -3,8 +3,7 @@
 use std::{ffi::c_int, ptr, sync::mpsc, thread};
 
 use crate::support::nccl::{
-    Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Rank, SUCCESS, Stream, UniqueId, nccl,
-    ranks,
+    Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Rank, SUCCESS, UniqueId, nccl, ranks,
 };
 use mscclpp_test_support::until;
 
@@ -19,14 +18,8 @@ fn grow(comm: Handle, n: usize, id: Option<&UniqueId>, rank: c_int, config: *mut
 
 /// The rank of a communicator that has grown.
 fn of((code, comm): (c_int, Handle)) -> Rank {
-    let (nccl, mut rank, mut ranks) = (nccl(), -1, -1);
-    nccl.ok(code);
-    // SAFETY: the handle is that of a live communicator; the functions write numbers to places for them.
-    unsafe {
-        nccl.ok((nccl.ncclCommUserRank)(comm, &raw mut rank));
-        nccl.ok((nccl.ncclCommCount)(comm, &raw mut ranks));
-    }
-    Rank { rank: rank as usize, ranks: ranks as usize, comm, stream: Stream::new() }
+    nccl().ok(code);
+    Rank::of(comm)
 }
 
 fn unique_id(comm: Handle) -> UniqueId {

@@ -1,6 +1,7 @@
 //! How communicators are formed, split, shrunk and ended, among ranks that are threads of one process.
 
 use std::{
+    collections::BTreeSet,
     ffi::c_int,
     fs::File,
     os::unix::fs::FileExt,
@@ -13,8 +14,8 @@ use std::{
 };
 
 use crate::support::nccl::{
-    Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS,
-    Stream, UniqueId, nccl, ranks,
+    Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, UniqueId,
+    nccl, ranks,
 };
 use mscclpp_test_support::{LIMIT, until, within};
 
@@ -25,17 +26,7 @@ fn split(rank: &Rank, color: c_int, key: c_int) -> Option<Rank> {
     let (nccl, mut comm) = (nccl(), ptr::without_provenance_mut(1));
     // SAFETY: the handle is that of a live communicator; the function writes a handle to a place for one.
     nccl.ok(unsafe { (nccl.ncclCommSplit)(rank.comm, color, key, &raw mut comm, ptr::null_mut()) });
-    (!comm.is_null()).then(|| of(comm))
-}
-
-fn of(comm: Handle) -> Rank {
-    let (nccl, mut rank, mut ranks) = (nccl(), -1, -1);
-    // SAFETY: the handle is that of a live communicator; the functions write numbers to places for them.
-    unsafe {
-        nccl.ok((nccl.ncclCommUserRank)(comm, &raw mut rank));
-        nccl.ok((nccl.ncclCommCount)(comm, &raw mut ranks));
-    }
-    Rank { rank: rank as usize, ranks: ranks as usize, comm, stream: Stream::new() }
+    (!comm.is_null()).then(|| Rank::of(comm))
 }
 
 #[test]
@@ -70,7 +61,7 @@ fn a_split_that_does_not_block_is_polled_at_its_parent() {
         assert_eq!(code, IN_PROGRESS);
         until("the parent", || nccl.state(rank.comm) != IN_PROGRESS);
         assert_eq!((nccl.state(rank.comm), nccl.state(comm)), (SUCCESS, SUCCESS));
-        let child = of(comm);
+        let child = Rank::of(comm);
         child.assert_works();
         child.destroy();
         rank.destroy();
@@ -102,7 +93,7 @@ fn shrink(rank: &Rank, excluded: &mut [c_int], flags: c_int) -> Rank {
     nccl.ok(unsafe {
         (nccl.ncclCommShrink)(rank.comm, excluded.as_mut_ptr(), n, &raw mut comm, ptr::null_mut(), flags)
     });
-    of(comm)
+    Rank::of(comm)
 }
 
 #[test]
@@ -234,6 +225,18 @@ fn an_abort_is_no_error_for_who_waits_for_nothing() {
 }
 
 #[test]
+fn a_handle_is_given_once() {
+    let (nccl, mut handles) = (nccl(), BTreeSet::new());
+    for _ in 0..10 {
+        let rank = Rank::join(0, 1, nccl.unique_id());
+        assert!(handles.insert(rank.comm), "a call with the old handle would use the new communicator");
+        rank.destroy();
+        // A thread in the background frees its memory.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn an_abort_ends_forming() {
     let (nccl, id) = (nccl(), nccl().unique_id());
     nccl.set_device(0);
@@ -327,7 +330,7 @@ fn wrong_ids_and_ranks_are_named() {
     nccl.ok(unsafe {
         (nccl.ncclCommInitRankScalable)(&raw mut comm, 1, 0, 2, ids.as_mut_ptr(), ptr::null_mut())
     });
-    of(comm).destroy();
+    Rank::of(comm).destroy();
 }
 
 #[test]
@@ -351,6 +354,26 @@ fn what_is_registered_is_taken_back_once() {
                 "is not registered",
             );
         }
+        rank.destroy();
+    });
+}
+
+/// Rank 0 registers more than it has. The other ranks have a window in which its part is missing.
+#[test]
+fn a_window_beyond_its_memory_is_refused() {
+    ranks(2, |rank| {
+        let (nccl, numbers) = (nccl(), Numbers::new(&[1f32; 1024]));
+        let (mut window, bytes) = (ptr::without_provenance_mut(1), if rank.rank == 0 { 4097 } else { 4096 });
+        // SAFETY: the function checks the size; a handle is written to a place for one.
+        let code =
+            unsafe { (nccl.ncclCommWindowRegister)(rank.comm, numbers.ptr(), bytes, &raw mut window, 0) };
+        if rank.rank == 0 {
+            nccl.fails(code, INVALID_ARGUMENT, "bytes 0..4097 are no part of a buffer of 4096");
+            assert!(window.is_null());
+        } else {
+            nccl.ok(code);
+        }
+        rank.assert_works();
         rank.destroy();
     });
 }

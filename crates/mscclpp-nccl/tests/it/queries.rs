@@ -9,7 +9,8 @@ use std::{
 };
 
 use crate::support::nccl::{
-    CommProperties, Handle, INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, Stream, UNDEFINED, nccl, ranks,
+    CommProperties, Handle, INVALID_ARGUMENT, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, Stream, UNDEFINED,
+    nccl, ranks,
 };
 
 const MAGIC: u32 = 0xcafe_beef;
@@ -148,6 +149,50 @@ fn a_suspended_communicator_takes_no_calls_until_it_is_resumed() {
         // A suspended communicator can be destroyed.
         // SAFETY: the handle is that of a live communicator.
         nccl.ok(unsafe { (nccl.ncclCommSuspend)(rank.comm, 1) });
+        rank.destroy();
+    });
+}
+
+#[test]
+fn a_suspend_that_fails_changes_nothing() {
+    let done = Barrier::new(2);
+    ranks(2, |rank| {
+        let (nccl, mut suspended) = (nccl(), 9);
+        rank.assert_works();
+        done.wait();
+        // SAFETY: the handle is that of a live communicator; a number is written to a place for one.
+        unsafe {
+            if rank.rank == 0 {
+                nccl.ok((nccl.ncclCommAbort)(rank.comm));
+                return;
+            }
+            mscclpp_test_support::until("the loss", || {
+                let numbers = Numbers::new(&[0f32; 4]);
+                let code = (nccl.ncclBcast)(numbers.ptr(), 4, 7, 0, rank.comm, rank.stream.0);
+                let _ = (nccl.mscclppSimStreamSynchronize)(rank.stream.0);
+                code == REMOTE_ERROR
+            });
+            nccl.fails((nccl.ncclCommSuspend)(rank.comm, 1), REMOTE_ERROR, "ncclCommAbort was called");
+            nccl.ok((nccl.ncclCommMemStats)(rank.comm, 1, &raw mut suspended));
+            assert_eq!(suspended, 0);
+            nccl.fails((nccl.ncclCommResume)(rank.comm), INVALID_USAGE, "is not suspended");
+            nccl.ok((nccl.ncclCommAbort)(rank.comm));
+        }
+    });
+}
+
+#[test]
+fn a_group_suspends_and_resumes() {
+    ranks(2, |rank| {
+        let nccl = nccl();
+        // SAFETY: the handle is that of a live communicator.
+        unsafe {
+            nccl.ok((nccl.ncclGroupStart)());
+            nccl.ok((nccl.ncclCommSuspend)(rank.comm, 1));
+            nccl.ok((nccl.ncclCommResume)(rank.comm));
+            nccl.ok((nccl.ncclGroupEnd)());
+        }
+        rank.assert_works();
         rank.destroy();
     });
 }

@@ -12,9 +12,14 @@ typedef struct { int ranks, rank, grouped; } Comm;
 int ncclGetVersion(int* version) { *version = 22899; return 0; }
 int ncclGetUniqueId(Id* id) { memset(id, 7, sizeof *id); return 0; }
 
+/* A test that sets `waits` lets communicators be formed when it clears it again. The other two count. */
+volatile int waits, forming, aborts;
+
 int ncclCommInitRank(Comm** comm, int ranks, Id id, int rank) {
   for (int i = 0; i < 128; ++i)
     if (id.internal[i] != 7) return 4;
+  ++forming;
+  while (waits) usleep(1000);
   *comm = malloc(sizeof **comm);
   **comm = (Comm){ranks, rank, 0};
   return 0;
@@ -37,7 +42,7 @@ int ncclCommCount(Comm* comm, int* count) { *count = comm->ranks; return 0; }
 int ncclCommUserRank(Comm* comm, int* rank) { *rank = comm->rank; return 0; }
 int ncclCommFinalize(Comm* comm) { (void)comm; return 0; }
 int ncclCommDestroy(Comm* comm) { free(comm); return 0; }
-int ncclCommAbort(Comm* comm) { free(comm); return 0; }
+int ncclCommAbort(Comm* comm) { ++aborts; free(comm); return 0; }
 int ncclCommGetAsyncError(Comm* comm, int* error) { (void)comm; *error = 0; return 0; }
 const char* ncclGetLastError(Comm* comm) { (void)comm; return "the fake says so"; }
 

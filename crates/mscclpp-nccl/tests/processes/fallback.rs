@@ -2,12 +2,16 @@
 
 use std::{ffi::c_int, path::PathBuf, process::Command, ptr};
 
+use libloading::os::unix::Library;
 use libtest_mimic::{Failed, Trial};
-use mscclpp_test_support::{Child, child};
+use mscclpp_test_support::{Child, child, until};
 
 use crate::{
     job::{N, id},
-    support::nccl::{CollConfig, INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS, UniqueId, nccl},
+    support::nccl::{
+        CollConfig, Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS, UniqueId,
+        nccl,
+    },
 };
 
 const F32: c_int = 7;
@@ -28,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 );
             },
         ),
+        trial("an_abort_while_nccl_forms_a_communicator_is_passed_on", fake, |_| fake_path(), |_| ()),
         trial(
             "all_ranks_need_an_nccl",
             fake,
@@ -82,6 +87,7 @@ fn trial(name: &'static str, has_fake: bool, path: fn(usize) -> PathBuf, check: 
 pub(crate) fn run(role: &str, rank: usize) -> bool {
     match role {
         "ranks_of_several_nodes_go_to_nccl" => every_call_goes_to_nccl(&Rank::join(rank, N, id(rank))),
+        "an_abort_while_nccl_forms_a_communicator_is_passed_on" => an_abort_is_passed_on(id(rank), rank),
         "all_ranks_need_an_nccl" | "an_nccl_that_is_not_there_is_named" => {
             let (id, nccl) = (id(rank), nccl());
             nccl.set_device(rank);
@@ -165,5 +171,31 @@ fn every_call_goes_to_nccl(rank: &Rank) {
         nccl.ok((nccl.ncclCommAbort)(split));
         nccl.ok((nccl.ncclCommFinalize)(comm));
         nccl.ok((nccl.ncclCommDestroy)(comm));
+    }
+}
+
+fn an_abort_is_passed_on(id: UniqueId, rank: usize) {
+    let (nccl, mut comm, mut config) = (nccl(), ptr::null_mut(), Config::NOT_BLOCKING);
+    nccl.set_device(rank);
+    // SAFETY: the file is the fake, which does nothing when it is loaded. Its numbers live as long as it is loaded.
+    unsafe {
+        let fake = Library::new(fake_path()).expect("the fake");
+        let number = |name: &str| *fake.get::<*mut c_int>(name.as_bytes()).expect("a number of the fake");
+        let [waits, forming, aborts] = ["waits", "forming", "aborts"].map(number);
+        waits.write_volatile((rank == 0).into());
+        let code =
+            (nccl.ncclCommInitRankConfig)(&raw mut comm, N as c_int, id, rank as c_int, &raw mut config);
+        assert_eq!(code, IN_PROGRESS);
+        if rank == 1 {
+            // NCCL forms it here, unless rank 0 has told of its abort before.
+            until("the communicator", || nccl.state(comm) != IN_PROGRESS);
+            nccl.ok((nccl.ncclCommAbort)(comm));
+            return;
+        }
+        until("NCCL to form it", || forming.read_volatile() == 1);
+        nccl.ok((nccl.ncclCommAbort)(comm));
+        assert_eq!(aborts.read_volatile(), 0, "NCCL has no communicator yet");
+        waits.write_volatile(0);
+        until("NCCL's abort", || aborts.read_volatile() == 1);
     }
 }

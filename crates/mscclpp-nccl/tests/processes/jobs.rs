@@ -23,7 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test(name, move || all_succeed(name, variables))
     };
     vec![
-        succeed("what_vllm_calls", &[]),
+        succeed("a_rank_sends_and_the_other_receives", &[]),
         succeed("a_rank_that_has_destroyed_its_communicator_may_end_at_once", &[]),
         Trial::test("a_process_that_never_destroys_ends_and_is_not_lost", || {
             let mut children = start("never_destroys", &[]);
@@ -58,13 +58,27 @@ pub(crate) fn trials() -> Vec<Trial> {
         succeed("a_new_process_joins", &[]),
         succeed("many_communicators_leave_nothing_behind", &[]),
         succeed("a_forked_child_is_told", &[]),
+        succeed("a_split_without_a_color_is_no_failure", &[]),
     ]
 }
 
 /// Plays a role of this module, and returns whether it is one.
 pub(crate) fn run(role: &str, rank: usize) -> bool {
     match role {
-        "what_vllm_calls" => what_vllm_calls(rank),
+        "a_rank_sends_and_the_other_receives" => {
+            let (nccl, rank) = (nccl(), join(rank));
+            let numbers = Numbers::new(&[2.0 * (1 - rank.rank) as f32; 16]);
+            // SAFETY: the memory has the size that the calls name, and lives until the stream is synchronised.
+            nccl.ok(unsafe {
+                match rank.rank {
+                    0 => (nccl.ncclSend)(numbers.ptr(), 16, F32, 1, rank.comm, rank.stream.0),
+                    _ => (nccl.ncclRecv)(numbers.ptr(), 16, F32, 0, rank.comm, rank.stream.0),
+                }
+            });
+            rank.stream.synchronize();
+            assert_eq!(numbers.read(), [2.0; 16]);
+            rank.destroy();
+        }
         "a_rank_that_has_destroyed_its_communicator_may_end_at_once" => {
             let rank = join(rank);
             for _ in 0..20 {
@@ -126,6 +140,15 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
         "a_new_process_joins" => a_new_process_joins(rank),
         "many_communicators_leave_nothing_behind" => many_communicators_leave_nothing_behind(rank),
         "a_forked_child_is_told" => a_forked_child_is_told(rank),
+        "a_split_without_a_color_is_no_failure" => {
+            let (nccl, rank, mut split) = (nccl(), join(rank), ptr::null_mut());
+            // SAFETY: the handle is that of a live communicator; a handle is written to a place for one.
+            nccl.ok(unsafe { (nccl.ncclCommSplit)(rank.comm, -1, 0, &raw mut split, ptr::null_mut()) });
+            assert!(split.is_null());
+            until("the split", || nccl.state(rank.comm) == SUCCESS);
+            assert_eq!(nccl.last_error(ptr::null_mut()), "");
+            rank.destroy();
+        }
         _ => return false,
     }
     true
@@ -156,47 +179,6 @@ fn a_new_process_joins(rank: usize) {
     all.assert_works();
     all.destroy();
     old.into_iter().for_each(Rank::destroy);
-}
-
-/// The calls of vLLM's wrapper `pynccl`, in the order in which a worker makes them.
-fn what_vllm_calls(rank: usize) {
-    let (nccl, mut version) = (nccl(), 0);
-    // SAFETY: the memory is that of the device, and lives until the stream is synchronised; numbers and handles are written to
-    // places for them.
-    unsafe {
-        nccl.ok((nccl.ncclGetVersion)(&raw mut version));
-        let rank = join(rank);
-        let (comm, stream, peer) = (rank.comm, rank.stream.0, 1 - rank.rank as c_int);
-        // vLLM makes a first call to warm up.
-        let one = Numbers::new(&[1f32]);
-        rank.all_reduce(&one);
-        rank.stream.synchronize();
-        let (send, recv) = (Numbers::new(&[rank.rank as f32; 8]), Numbers::new(&[0f32; 16]));
-        nccl.ok((nccl.ncclAllReduce)(send.ptr(), recv.ptr(), 8, F32, 0, comm, stream));
-        nccl.ok((nccl.ncclAllGather)(send.ptr(), recv.ptr(), 8, F32, comm, stream));
-        nccl.ok((nccl.ncclReduceScatter)(recv.ptr(), send.ptr(), 8, F32, 0, comm, stream));
-        rank.stream.synchronize();
-        assert_eq!(send.read(), [2.0 * rank.rank as f32; 8]);
-        nccl.ok((nccl.ncclGroupStart)());
-        nccl.ok((nccl.ncclSend)(send.ptr(), 8, F32, peer, comm, stream));
-        nccl.ok((nccl.ncclRecv)(recv.ptr(), 8, F32, peer, comm, stream));
-        nccl.ok((nccl.ncclGroupEnd)());
-        rank.stream.synchronize();
-        assert_eq!(recv.read()[..8], [2.0 * peer as f32; 8]);
-        // Outside of a group one rank sends, and the other receives.
-        if rank.rank == 0 {
-            nccl.ok((nccl.ncclSend)(recv.ptr(), 16, F32, 1, comm, stream));
-        } else {
-            nccl.ok((nccl.ncclRecv)(recv.ptr(), 16, F32, 0, comm, stream));
-        }
-        nccl.ok((nccl.ncclBroadcast)(send.ptr(), send.ptr(), 8, F32, 1, comm, stream));
-        let mut window = ptr::null_mut();
-        nccl.ok((nccl.ncclCommWindowRegister)(comm, send.ptr(), 32, &raw mut window, 1));
-        nccl.ok((nccl.ncclCommWindowDeregister)(comm, window));
-        rank.stream.synchronize();
-        assert_eq!(send.read(), [2.0; 8]);
-        rank.destroy();
-    }
 }
 
 fn an_abort_reaches_other_processes(rank: usize) {
@@ -374,14 +356,18 @@ fn a_forked_child_is_told(rank: usize) {
         let call = unsafe {
             (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 1, F32, 0, rank.comm, rank.stream.0)
         };
+        let last = nccl.last_error(rank.comm);
         // SAFETY: the function refuses the call.
         let destroy = unsafe { (nccl.ncclCommDestroy)(rank.comm) };
         let mut version = 0;
         // SAFETY: the function writes a number to a place for one.
         unsafe { (nccl.ncclGetVersion)(&raw mut version) };
-        format!("{call} {destroy} {version}")
+        // SAFETY: the function takes any handle.
+        let team = unsafe { (nccl.ncclTeamWorld)(rank.comm) };
+        format!("{call} {destroy} {version} {} {last}", team.0)
     });
-    assert_eq!(said, format!("{INVALID_USAGE} {INVALID_USAGE} 23203"));
+    let told = format!("{INVALID_USAGE} {INVALID_USAGE} 23203 0 ncclAllReduce: ");
+    assert!(said.starts_with(&told) && said.contains("fork"), "{said}");
     rank.assert_works();
     rank.destroy();
 }

@@ -134,13 +134,7 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
 }
 
 fn join(rank: usize) -> Rank {
-    let nccl = nccl();
-    let id = id(rank);
-    nccl.set_device(rank % 2);
-    let mut comm = ptr::null_mut();
-    // SAFETY: the function writes a handle to a place for one.
-    nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, RANKS as c_int, id, rank as c_int) });
-    Rank { rank, ranks: RANKS, comm, stream: Stream::new() }
+    Rank::join_on(rank % 2, rank, RANKS, id(rank))
 }
 
 fn all_calls(rank: Rank) {

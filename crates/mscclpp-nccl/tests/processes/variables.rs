@@ -4,9 +4,7 @@ use std::{env, ffi::c_int, fs, path::Path, process::Command, ptr};
 
 use crate::{
     job::{N, all_succeed, id, join, refused, start},
-    support::nccl::{
-        INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SYSTEM_ERROR, Stream, UniqueId, nccl, ranks,
-    },
+    support::nccl::{INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SYSTEM_ERROR, UniqueId, nccl, ranks},
 };
 use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
@@ -54,12 +52,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 pub(crate) fn run(role: &str, rank: usize) -> bool {
     match role {
         "ranks_share_a_device_if_they_may" => {
-            let (id, nccl) = (id(rank), nccl());
-            nccl.set_device(0);
-            let mut comm = ptr::null_mut();
-            // SAFETY: the function writes a handle to a place for one.
-            nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) });
-            let rank = Rank { rank, ranks: N, comm, stream: Stream::new() };
+            let rank = Rank::join_on(0, rank, N, id(rank));
             rank.assert_works();
             rank.destroy();
         }

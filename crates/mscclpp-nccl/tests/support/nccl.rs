@@ -316,12 +316,28 @@ pub(crate) struct Rank {
 impl Rank {
     /// Makes a rank's communicator on the device that has the rank's number.
     pub(crate) fn join(rank: usize, ranks: usize, id: UniqueId) -> Self {
+        Self::join_on(rank, rank, ranks, id)
+    }
+
+    /// Makes a rank's communicator on a device.
+    pub(crate) fn join_on(device: usize, rank: usize, ranks: usize, id: UniqueId) -> Self {
         let nccl = nccl();
-        nccl.set_device(rank);
+        nccl.set_device(device);
         let mut comm = ptr::null_mut();
         // SAFETY: the function writes a handle to a place for one.
         nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, ranks as c_int, id, rank as c_int) });
         Self { rank, ranks, comm, stream: Stream::new() }
+    }
+
+    /// The rank of a communicator, with a stream of the thread's device.
+    pub(crate) fn of(comm: Handle) -> Self {
+        let (nccl, mut rank, mut ranks) = (nccl(), -1, -1);
+        // SAFETY: the handle is that of a live communicator; the functions write numbers to places for them.
+        unsafe {
+            nccl.ok((nccl.ncclCommUserRank)(comm, &raw mut rank));
+            nccl.ok((nccl.ncclCommCount)(comm, &raw mut ranks));
+        }
+        Self { rank: rank as usize, ranks: ranks as usize, comm, stream: Stream::new() }
     }
 
     pub(crate) fn all_reduce(&self, numbers: &Numbers<f32>) {

@@ -56,7 +56,6 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     if let Some(cache) = cache {
         store(&cache, &of_tests)?;
     }
-    require_embedded()?;
     if let Some(ptxas) = toolchain::ptxas()? {
         assemble(&ptxas, &modules)?;
     }
@@ -285,15 +284,6 @@ fn orphans(folder: &Path, modules: &[Module<'_>]) -> Result<Vec<PathBuf>, Error>
     let mut present = workspace::files(folder, &COMPRESSED[1..])?;
     present.retain(|path| modules.iter().all(|module| module.path(folder) != *path));
     Ok(present)
-}
-
-/// Fails if the crate does not embed every header.
-fn require_embedded() -> Result<(), Error> {
-    let library = library()?;
-    let headers = headers()?.into_iter().filter(|(name, _)| name.starts_with("mscclpp/"));
-    let headers = headers.map(|(name, _)| format!("../include/{name}"));
-    let missing: Vec<String> = headers.filter(|path| !library.contains(path)).collect();
-    if missing.is_empty() { Ok(()) } else { Err(Error::NotEmbedded(missing.join(", "))) }
 }
 
 /// Lets ptxas assemble the modules, which shows that the inline assembly in them is legal.

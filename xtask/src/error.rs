@@ -77,10 +77,6 @@ pub(crate) enum Error {
     #[error("{} does not have the SHA-256 {expected}; remove it and fetch again, or name headers with --headers", path.display())]
     Hash { path: PathBuf, expected: &'static str },
 
-    /// A header or a module is in its folder, but the crate does not embed it.
-    #[error("cuda/src/lib.rs does not embed {0}; add each of them there")]
-    NotEmbedded(String),
-
     /// Debian's kernel for the virtual machine lacks a module.
     #[error("Debian's kernel has no module {name}; see MODULES in xtask/src/rdma_vm/image.rs")]
     NoModule { name: String },

@@ -26,6 +26,9 @@ set -uo pipefail
 
 fail() { echo "$*" >&2; exit 2; }
 
+# As in .cargo/config.toml.
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
+
 # Paths are relative to the folder in which the script was called.
 for variable in HOLD_BASELINE HOLD_AGAINST GPU_WHEELS SUITES; do
     [ -z "${!variable:-}" ] || export "$variable=$(realpath -m "${!variable}")"

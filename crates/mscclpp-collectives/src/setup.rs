@@ -41,9 +41,11 @@ impl CollectivesBuilder {
     /// the usual scratch or more; else 128; and 4 on simulated devices. Where the [scratch](Self::scratch) has no room for so
     /// many, half as many, and so on. All ranks give the same.
     ///
-    /// If several ranks share a device, give each its part. When these are threads of one process, let them capture
-    /// and make graphs while no call of any of them runs: a GPU has been seen to make a graph only when its kernels
-    /// had ended, which waited for the rank that made the graph.
+    /// If several ranks share a device, give each its part. When these are threads of one process, they need streams of their
+    /// own, and if there are more than eight streams in all, `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment: CUDA lets
+    /// only the kernels of eight streams of a process run at the same time by default. Let these threads capture and make
+    /// graphs while no call of any of them runs: a GPU has been seen to make a graph only when its kernels had ended, which
+    /// waited for the rank that made the graph.
     pub fn max_blocks(mut self, blocks: u32) -> Self {
         self.options.max_blocks = Some(blocks);
         self

@@ -2,10 +2,9 @@
 """Compiles the device API and the kernels for AMD GPUs, by clang alone, and checks the instructions.
 
 Nothing here runs on a GPU. Each header is compiled by itself for one target, and all together for each target and as C++20;
-each kernel with cuda/tests/hip/runtime.hpp in place of the declarations that hiprtc has, with all warnings as errors. The
-code is optimised only where its instructions are looked at. Then the assembly of cuda/tests/hip/orders.cu is searched for
-the instructions that memory order and packets need. CLANGXX names the compiler; without it, the newest clang++ from 19 on
-is used.
+each kernel with cuda/tests/hip/runtime.hpp in place of the declarations that hiprtc has, with all warnings as errors. Then the
+assembly of cuda/tests/hip/orders.cu is searched for the instructions that memory order and packets need. CLANGXX names the
+compiler; without it, the newest clang++ from 19 on is used.
 """
 
 import os
@@ -27,8 +26,6 @@ ONLY_CUDA = [
     "crates/mscclpp-gpu/tests/races/",
     "tests/kernels/plain.cu",
 ]
-# The kernels whose instructions are looked at.
-LOOKED_AT = "orders.cu"
 
 # The instructions for which orders.cu is searched.
 WORDS = {
@@ -90,10 +87,9 @@ def find_compiler():
 
 
 def command(compiler, target, source, out, standard="17", options=()):
-    optimise = "-O3" if source.name == LOOKED_AT else "-O0"
     return [
         compiler, "-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", f"--offload-arch={target}",
-        f"-std=c++{standard}", optimise, "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "cuda/include"),
+        f"-std=c++{standard}", "-O3", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "cuda/include"),
         "-I", str(ROOT / "cuda/c_headers"), "-I", str(ROOT / "cuda/tests/hip"),
         *(["-include", "runtime.hpp"] if source.suffix == ".cu" else []),
         *options, "-S", "-o", str(out), str(source),
@@ -149,7 +145,7 @@ def main():
         jobs += [(target, together, standard) for target in TARGETS for standard in ("17", "20")]
         jobs += [(target, source, "17") for target in TARGETS for source in kernels]
         # hiprtc of ROCm 6 has some types itself.
-        jobs.append((TARGETS[0], together, "17", "-DMSCCLPP_HIPRTC_HAS_TYPES"))
+        jobs.append((TARGETS[0], together, "17", "-DMSCCLPP_HIPRTC_HAS_TYPES", "-include", "runtime.hpp"))
 
         def compile_one(job):
             target, source, standard, *options = job
@@ -163,7 +159,7 @@ def main():
             for (target, source, standard, *options), run, out in pool.map(compile_one, jobs):
                 if run.returncode != 0:
                     failures.append(f"{source} for {target}, C++{standard} {options}:\n{run.stderr}")
-                elif source.name == LOOKED_AT:
+                elif source.name == "orders.cu":
                     failures += look(target, out.read_text())
     print(f"{len(headers)} headers and {len(kernels)} kernels for {', '.join(TARGETS)}")
     for failure in failures:

@@ -116,7 +116,7 @@ impl Program {
                 self.messages.entry(stream).or_default().push_back(bytes);
             }
             Action::Gone { peer, error } => {
-                // As in the inbox of a real rank, a departure replaces a time-out.
+                // A departure replaces a time-out here, as in the inbox of a real rank.
                 let departed = matches!(self.gone.get(&peer), Some(Error::PeerClosed { .. }));
                 if !departed {
                     self.gone.insert(peer, error);

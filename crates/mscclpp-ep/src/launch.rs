@@ -85,7 +85,7 @@ pub(crate) fn keeping_if_captured(
 /// The second half of a call that has sent: it waits for what the other ranks send, and takes it to its place.
 ///
 /// No other call of that micro-batch can be made before, and none at all if this is dropped, or [`receive`](Self::receive) fails.
-/// What the call was given must live until this half is complete.
+/// The memory that the call was given must live until this half is complete.
 #[derive(Debug)]
 #[must_use = "the call is not complete before receive()"]
 pub struct Receive {

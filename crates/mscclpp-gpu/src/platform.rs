@@ -115,7 +115,7 @@ impl Platform {
     /// driver fails, that is an error here too: running on the CPU would hide a broken installation.
     ///
     /// # Errors
-    /// As for [`Platform::detect`], if `MSCCLPP_PLATFORM` names a platform or if device nodes exist.
+    /// The errors of [`Platform::detect`], if `MSCCLPP_PLATFORM` names a platform or if device nodes exist.
     pub fn detect_or_sim() -> Result<Self> {
         match Self::detect() {
             Err(Error::Unavailable { .. })

@@ -26,9 +26,6 @@ set -uo pipefail
 
 fail() { echo "$*" >&2; exit 2; }
 
-# As in .cargo/config.toml.
-export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
-
 # Paths are relative to the folder in which the script was called.
 for variable in HOLD_BASELINE HOLD_AGAINST GPU_WHEELS SUITES; do
     [ -z "${!variable:-}" ] || export "$variable=$(realpath -m "${!variable}")"
@@ -139,6 +136,8 @@ step_tests() {
     fi
     files || return 1
     local code=0
+    # Cargo sets this by .cargo/config.toml. What is measured runs as users have it.
+    local -x CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
     tests_that_run beside | (cd "$FILES" && xargs -r -P "$JOBS" -I {} bash -c 'logged {} 300 ./{}') || code=1
     tests_that_run alone | (cd "$FILES" && xargs -r -P 1 -I {} bash -c 'logged {} 600 ./{}') || code=1
     return $code

@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
 }
 
 struct Job {
-    /// The times from the job's start of that start, and until the last rank had formed, gathered and met.
+    /// The times since the job's start: 0, and when the last rank had formed, gathered and met.
     at: [Duration; 4],
     ok: bool,
     cost: String,

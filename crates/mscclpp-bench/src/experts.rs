@@ -281,7 +281,8 @@ impl<'a> Bench<'a> {
             return Err("four contenders have four rows".into());
         };
         let times: Vec<f64> = times.iter().zip(combines).map(|(both, combine)| both - combine).collect();
-        let dispatch = both.clone().with(Times::of(times).filter(|_| both.times.is_some()), Some(1.0));
+        let are_right = both.times.is_some() && combine.times.is_some();
+        let dispatch = both.clone().with(Times::of(times).filter(|_| are_right), Some(1.0));
         Ok([(dispatch, gather), (combine.clone(), scatter)]
             .map(|(row, other)| Row { baseline: other.times.map(|times| times.median), ..row }))
     }

@@ -113,7 +113,7 @@ pub(crate) struct Contender<'a> {
     pub(crate) per: f64,
     /// The load on the bus for each byte of the size; none for a row without bandwidth.
     pub(crate) bus: Option<f64>,
-    /// The contender whose median is the baseline, and the goal that follows from it.
+    /// The index of an earlier contender, whose median is the baseline, and the goal that follows from it.
     pub(crate) beside: Option<(usize, Option<Goal>)>,
     pub(crate) once: Once<'a>,
 }

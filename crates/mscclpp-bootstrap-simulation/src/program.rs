@@ -122,7 +122,7 @@ impl Program {
                     self.gone.insert(peer, error);
                 }
             }
-            Action::Sent(written) => written.written.store(true, Ordering::Relaxed),
+            Action::Sent(sending) => sending.written.store(true, Ordering::Relaxed),
             Action::Failed(error) => {
                 self.failure.get_or_insert(error);
             }

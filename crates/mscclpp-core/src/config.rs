@@ -71,7 +71,7 @@ pub struct EndpointConfig {
     pub transport: Transport,
     /// The device that the endpoint is on.
     pub device: Device,
-    /// How many operations may wait to be sent in each queue, 1 or more; `None` for the transport's own limit. When a queue is
+    /// The number of operations that may wait in each queue, 1 or more; `None` for the transport's own limit. When a queue is
     /// full, callers wait; that is no failure. Queues of CUDA IPC hold 768 operations at most.
     pub max_write_queue_size: Option<u32>,
     /// Whether the tokens of the endpoint's semaphores are in pinned host memory, even if kernels of its device wait

@@ -68,7 +68,7 @@ impl LinkMonitor {
         self.fail(Error::PeerFailed { peer: self.label(), reason: Self::printable(reason) });
     }
 
-    /// Makes a text of a peer's reason, as [`LinkMonitor::peer_failed`] does.
+    /// Returns a peer's reason as text, cut and with unprintable characters escaped, as [`LinkMonitor::peer_failed`] has it.
     #[must_use]
     pub fn printable(reason: &[u8]) -> String {
         let reason = String::from_utf8_lossy(&reason[..reason.len().min(Self::MAX_REASON)]);

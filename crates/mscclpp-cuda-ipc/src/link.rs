@@ -17,14 +17,14 @@ use crate::{
 
 /// How long a dropped queue waits for copies under way, before it gives up their memory for lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many operations a queue holds, unless its endpoint says so: fewer than the about 1024 for which a stream has
-/// room, because calls of the driver wait when a stream is full. (Queues that copy on one default stream share its room.)
+/// The most operations that a queue holds; its endpoint may set a smaller number. A stream has room for about 1024, and
+/// calls of the driver wait when it is full. (Queues that copy on one default stream share its room.)
 pub(crate) const MAX_WAITING: u64 = 768;
 
 pub(crate) struct IpcLink {
     pub(crate) gpu: Gpu,
     pub(crate) use_default_stream: bool,
-    /// How many operations each queue holds.
+    /// The most operations that each queue holds.
     pub(crate) max_waiting: u64,
     pub(crate) monitor: LinkMonitor,
     pub(crate) hub: Arc<Hub>,

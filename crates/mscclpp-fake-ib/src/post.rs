@@ -212,7 +212,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, wc: 
 
 /// Arms a completion queue. By the specification only later completions raise an event, so the caller must poll once
 /// more after arming.
-pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, _solicited_only: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: queues of this table are never freed.
     let context = unsafe { (*cq).context };
     let mut state = world_of(context).lock();
@@ -223,6 +223,11 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, _solicited_o
     let Some(found) = state.cqs.get_mut(&(cq as usize)) else {
         return state.misused("a completion queue is armed that was destroyed");
     };
+    if solicited_only != 0 {
+        return state.misused(
+            "a completion queue is armed for solicited completions alone, which the fake cannot do",
+        );
+    }
     found.armed = true;
     0
 }

@@ -87,7 +87,8 @@ pub enum Error {
         /// The event.
         event: String,
     },
-    /// The two sides need something that only one of them can do.
+    /// The reason why the two sides cannot work together: one of them lacks what the other needs, or sent what cannot be used,
+    /// or a flush of its GPU failed.
     #[error("{0}")]
     Incompatible(String),
     /// A peer sent bytes that this transport did not make.

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-/// The number of 8 bits with so many bits of fraction.
+/// Returns the value of the float `bits`, which has `fraction` bits of fraction: 2 or 3.
 #[must_use]
 pub fn value(bits: u8, fraction: u32) -> f64 {
     let (sign, magnitude) = (if bits & 0x80 == 0 { 1.0 } else { -1.0 }, u32::from(bits & 0x7f));
@@ -41,7 +41,7 @@ pub fn nearest(value: f32, fraction: u32) -> u8 {
     sign | at as u8
 }
 
-/// The finite numbers of 8 bits from 0 on, each at the place of its bits.
+/// Returns the finite floats from 0 on, in ascending order. The index of each is its bits.
 fn finite(fraction: u32) -> &'static [f64] {
     static OF: LazyLock<[Vec<f64>; 2]> = LazyLock::new(|| {
         [2, 3].map(|fraction| {

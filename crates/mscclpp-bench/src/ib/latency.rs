@@ -71,7 +71,9 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     table.begin(on.machine(), 1)?;
     let measured = table.measure_in_turns(measuring.repeats, Some(&on.ranks), contenders)?;
     for [(_, bare), (ours, times)] in measured.as_chunks().0 {
-        if let Some(Times { median, min, max }) = Times::of_ratios(times, bare) {
+        // Times are missing if a result was wrong, and the others are no pairs then.
+        let are_right = ours.baseline.is_some() && ours.times.is_some();
+        if let Some(Times { median, min, max }) = Times::of_ratios(times, bare).filter(|_| are_right) {
             table.note(format!(
                 "{}: {median:.2} times the round trip of bare verbs, repeat by repeat {min:.2} to {max:.2}",
                 ours.variant

@@ -103,6 +103,8 @@ impl<'a> WindowMemory<'a> {
         let Allocated { comm, base, bytes } = allocated;
         let mut window = ptr::null_mut();
         let raw = comm.raw()?;
+        // Nothing may fail behind the registration: the memory would be freed while it is a window.
+        let stream = gpu.stream()?;
         // SAFETY: the type is that of the header; the memory is NCCL's own and has that size; the function writes one handle.
         let code = unsafe {
             let register: unsafe extern "C" fn(Handle, *mut c_void, usize, *mut Handle, c_int) -> c_int =
@@ -115,7 +117,7 @@ impl<'a> WindowMemory<'a> {
         if window.is_null() {
             return Err("NCCL has no symmetric memory between these devices".into());
         }
-        Ok(Self { allocated, window, stream: gpu.stream()? })
+        Ok(Self { allocated, window, stream })
     }
 
     pub(crate) fn ptr(&self) -> DevicePtr {

@@ -73,6 +73,7 @@ pub(super) const DATA: u8 = 0;
 pub(super) const CLOSED: u8 = 1;
 /// The bytes before the data: operation and root, number, status, and the rank that left if the status says that one did.
 type Header = (Operation, u64, u8, usize);
+/// The number of bytes of a [`Header`].
 const HEADER: usize = 1 + 4 + 8 + 1 + 4;
 
 impl Call {

@@ -19,8 +19,8 @@ use crate::protocol::table::{Entry, Place};
 pub struct Directory {
     /// The place at which this process listens.
     here: Place,
-    /// Whether a process has rank 0 of the id's job: the first that sets this. `published::take` sets it for this process, the
-    /// directory for another one.
+    /// Whether some process has rank 0 of the id's job. The first that sets the flag gets that rank: `published::take` sets it
+    /// for this process, and the directory for another one.
     claimed: Arc<AtomicBool>,
     /// The places of the ranks 0, by job: that of the id, and those of ids that were derived from it.
     roots: BTreeMap<JobId, Place>,

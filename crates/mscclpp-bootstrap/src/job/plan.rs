@@ -24,8 +24,8 @@ pub struct Limits {
     /// The longest time that a second rank 0 waits for an answer. A rank 0 that forms a job answers at once; another program
     /// may never.
     pub second_root: Duration,
-    /// The time that a dropped bootstrap waits until others take more of its last bytes, and that rank 0 of a job that failed
-    /// while it formed waits for ranks that have yet to come.
+    /// The time after which a dropped bootstrap ends if others take none of its last bytes, and for which rank 0 of a job that
+    /// failed while it formed waits for ranks that have yet to come.
     pub linger: Duration,
 }
 

@@ -44,7 +44,7 @@ impl Outbox {
         self.items.insert(at, Item { bytes: bytes.into(), counted: false, written: None });
     }
 
-    /// Queues the frames of a message; `written` is set when the last has been written.
+    /// Queues the frames of a message. [`advance`](Self::advance) returns `written` when the last has been written.
     pub fn push_message(&mut self, frames: Vec<Vec<u8>>, written: Option<Arc<Sending>>) {
         for bytes in frames {
             self.items.push_back(Item { bytes: bytes.into(), counted: true, written: None });

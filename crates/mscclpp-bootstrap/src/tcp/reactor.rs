@@ -153,8 +153,8 @@ impl Reactor {
                     self.handle.set_formed(table);
                 }
                 Action::Deliver { stream, bytes } => self.handle.inbox.deliver(stream, bytes),
-                Action::Sent(written) => {
-                    self.handle.inbox.update(|| written.written.store(true, Ordering::Release));
+                Action::Sent(sending) => {
+                    self.handle.inbox.update(|| sending.written.store(true, Ordering::Release));
                 }
                 Action::Gone { peer, error } => self.handle.inbox.peer_gone(peer, error),
                 Action::Failed(error) => {

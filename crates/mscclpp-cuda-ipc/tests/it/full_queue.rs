@@ -47,7 +47,7 @@ pub(crate) fn a_queue_takes_as_many_operations_as_it_holds() {
         let word = gpus[0].allocate_pinned(8).unwrap();
         let kernel = Module::load(&gpus[0], &HOLD).unwrap().kernel("hold").unwrap();
         let (stream, args) = (gpus[0].default_stream().unwrap(), KernelArgs::new().with(word.ptr()));
-        // SAFETY: the kernel's argument; the word lives until the queue is flushed, which the stream does later.
+        // SAFETY: the kernel takes one pointer, to a word that lives until the flush at the end, behind the kernel in its stream.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args) }.unwrap();
         for _ in 0..WRITES {
             queue.write(route, 0, 0, 64).unwrap();

@@ -336,7 +336,8 @@ impl Adapter {
         let seen = match event.event_type {
             sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown(port()),
             sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortUp(port()),
-            // A completion queue or work queue fails only by a fault of the device or its driver.
+            // Completion queues have room for all their requests, so only a fault of the device or its driver fails them or work
+            // queues.
             sys::IBV_EVENT_DEVICE_FATAL | sys::IBV_EVENT_CQ_ERR | sys::IBV_EVENT_WQ_FATAL => {
                 AsyncEvent::DeviceFailed(text)
             }

@@ -304,14 +304,14 @@ impl Service {
     }
 
     fn close(&mut self, number: u64) {
-        if self.receivers.remove(&number).is_none() {
-            return;
-        }
+        let Some(receiver) = self.receivers.remove(&number) else { return };
         self.shared.inbound.write().retain(|_, receivers| {
             receivers.retain(|(of, _)| *of != number);
             !receivers.is_empty()
         });
         self.sources.retain(|_, source| !matches!(source, EventSource::Stream(of) if *of == number));
+        // The adapter's objects are destroyed here, and not under the lock above, for which waiting threads would wait.
+        drop(receiver);
     }
 
     fn answer(&mut self, token: u64, pending: Pending, offer: Option<[u8; EXCHANGE]>) {

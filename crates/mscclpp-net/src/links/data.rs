@@ -70,9 +70,9 @@ impl Admission {
         &self.request.from
     }
 
-    /// Refuses what came on the connection, for this `reason`. The peer is notified on the link, which then ends: it is
-    /// `told` the first bytes of that text, as many as of a failure. Links back to the peer end too, because nothing
-    /// that this side waits for over them would ever come.
+    /// Refuses what came on the connection. `reason` is for this side's log and errors. `told` is sent to the peer on the
+    /// link, cut to the length of a failure's reason, and the link then ends. Links back to the peer end too, because
+    /// nothing that this side waits for over them would ever come.
     pub fn refuse(self, told: String, reason: String) {
         self.report(Message::Refused, told, reason);
     }

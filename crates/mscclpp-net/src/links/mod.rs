@@ -149,7 +149,7 @@ enum Command {
     /// Suspect that link, because something went wrong with one of its connections. If the link does not end by
     /// itself shortly, it ends for this reason.
     Suspect { link: u64, reason: String },
-    /// Say this to the peer, with what it is to be `told`, because something went wrong on a data connection.
+    /// Send `told`, a text that may be empty, and then `message` to the peer, because something went wrong on a data connection.
     Report { request: Request, message: Message, told: String, reason: String },
     /// Tell the peer to which that link leads that this side has failed.
     TellFailure { request: Request, reason: String },

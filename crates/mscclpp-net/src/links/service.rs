@@ -221,8 +221,8 @@ impl Service {
         true
     }
 
-    /// Reports that something went wrong on a data connection. The peer may not know of it, so it is notified on its
-    /// link, and `told` why.
+    /// Reports that something went wrong on a data connection. The peer may not know of it, so the text `told` and then
+    /// `message` are sent on its link.
     fn report(&mut self, request: &Request, message: Message, told: &str, reason: &str, now: Instant) {
         match message {
             Message::Refused => {

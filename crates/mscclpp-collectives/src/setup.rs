@@ -42,10 +42,10 @@ impl CollectivesBuilder {
     /// many, half as many, and so on. All ranks give the same.
     ///
     /// If several ranks share a device, give each its part. When these are threads of one process, they need streams of their
-    /// own, and if there are more than eight streams in all, `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment: CUDA lets
-    /// only the kernels of eight streams of a process run at the same time by default. Let these threads capture and make
-    /// graphs while no call of any of them runs: a GPU has been seen to make a graph only when its kernels had ended, which
-    /// waited for the rank that made the graph.
+    /// own, and if there are more than eight streams in all, `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment: by default
+    /// all streams of a process share eight queues of a device, where one rank's kernel may wait behind another's. Let these
+    /// threads capture and make graphs while no call of any of them runs: a GPU has been seen to make a graph only when its
+    /// kernels had ended, which waited for the rank that made the graph.
     pub fn max_blocks(mut self, blocks: u32) -> Self {
         self.options.max_blocks = Some(blocks);
         self

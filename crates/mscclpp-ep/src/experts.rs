@@ -78,13 +78,17 @@ impl Experts {
         group.agree(&settings.agreed(n))?;
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
         let number_type = settings.payload.number_type;
-        let module = Module::load_once(&gpu, &kernels)?;
-        let (release, lose) = (module.kernel("ep_release")?, module.kernel("ep_lose")?);
-        let mut ways = vec![(Kernels::of(&module, &gpu, number_type, false)?, settings.max_blocks)];
-        if settings.capacity <= settings.packets_up_to {
-            let module = Module::load_once(&gpu, &kernels_by_packets)?;
-            ways.push((Kernels::of(&module, &gpu, number_type, true)?, 2 * settings.max_blocks));
-        }
+        let load = || -> Result<_> {
+            let module = Module::load_once(&gpu, &kernels)?;
+            let (release, lose) = (module.kernel("ep_release")?, module.kernel("ep_lose")?);
+            let mut ways = vec![(Kernels::of(&module, &gpu, number_type, false)?, settings.max_blocks)];
+            if settings.capacity <= settings.packets_up_to {
+                let module = Module::load_once(&gpu, &kernels_by_packets)?;
+                ways.push((Kernels::of(&module, &gpu, number_type, true)?, 2 * settings.max_blocks));
+            }
+            Ok((release, lose, ways))
+        };
+        let (release, lose, mut ways) = group.all_have("the kernels of experts", load())?;
         // Below MOST_SHARED.
         let shared_bytes = settings.shared_bytes(n) as u32;
         let room = DeviceRoom::new(&group, &gpu, settings.calls_at_once)?;

@@ -196,8 +196,7 @@ impl ExpertsBuilder {
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for settings that cannot be;
     /// [`Differ`](mscclpp::Error::Differ), with both values, if ranks give different ones; the errors of
-    /// [`Scratch::connect`](mscclpp::engine::Scratch::connect). If one rank cannot load kernels, the others wait until it leaves
-    /// or aborts.
+    /// [`Scratch::connect`](mscclpp::engine::Scratch::connect).
     pub fn connect(self) -> Result<Experts> {
         Experts::connect(self)
     }

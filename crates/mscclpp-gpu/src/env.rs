@@ -62,8 +62,7 @@ pub(crate) fn cuda_toolkits() -> Vec<PathBuf> {
 
 /// Returns whether the variable, if it is set, has the second of the `words`.
 fn switch(variable: &'static str, words: [&str; 2], allowed: &'static str) -> Result<Option<bool>> {
-    let which = words.map(|word| move |value: &str| value == word);
-    parsed(variable, |value| which.iter().position(|is| is(value)).map(|which| which == 1), allowed)
+    parsed(variable, |value| words.iter().position(|word| *word == value).map(|at| at == 1), allowed)
 }
 
 /// Returns the variable's value, if it is set, as `parse` understands it.

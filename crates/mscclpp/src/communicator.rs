@@ -124,7 +124,7 @@ impl Communicator {
         tag: u32,
     ) -> Result<Vec<Connection>> {
         let mesh = self.mesh(local).peers(peers).tag(tag).semaphores(0).connect()?;
-        Ok(mesh.links().iter().map(|link| link.connection.clone()).collect())
+        Ok(mesh.links.into_iter().map(|link| link.connection).collect())
     }
 
     /// Makes the connections, semaphores, exchanged memories and channels that this rank has with many others, in one

@@ -209,7 +209,10 @@ impl Kernels {
             (false, false) => Form::ReducesSimple,
         };
         let kernel = self.get(form, op, data_type);
-        kernel.ok_or_else(|| Error::InvalidArgument(format!("{} does not reduce", FORMS[form as usize])))
+        kernel.ok_or_else(|| {
+            let form = FORMS[form as usize];
+            Error::InvalidArgument(format!("there is no kernel {form} for {op:?} of {data_type:?}"))
+        })
     }
 
     fn get(&self, form: Form, op: Option<ReduceOp>, data_type: DataType) -> Option<&Kernel> {

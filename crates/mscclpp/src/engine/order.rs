@@ -19,8 +19,8 @@ use crate::{Error, Result};
 pub struct CallOrder {
     /// Held while a call is put into its stream.
     calls: Mutex<Calls>,
-    /// Whether a call is being put. Set and cleared with the lock held, so whoever finds the lock taken and this false waits
-    /// for a thread that only looks, or for one that is about to set it.
+    /// Whether a call is being put. It changes only while its thread holds the lock. If the lock is taken and this is false, the
+    /// holder only looks, or is about to begin a call, or has just ended one: each releases the lock, or sets this, soon.
     is_putting: AtomicBool,
 }
 

@@ -59,7 +59,7 @@ impl Launch {
         let first = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, end).map_err(|first| {
             let left = u32::MAX - first;
             let message =
-                format!("the race detector has numbers for {left} more blocks, and it has {blocks}");
+                format!("the race detector has numbers for {left} more blocks, and the launch has {blocks}");
             Error::KernelFailed { kernel: kernel.to_owned(), message }
         })?;
         let launch = Arc::new(Self {

@@ -35,8 +35,7 @@ pub(crate) struct Comm {
     /// The result of forming the communicator; empty while it is being formed. Set under the lock of `aborted`.
     outcome: OnceLock<Result<Backend, Failure>>,
     formed: Condvar,
-    /// Why the communicator was aborted, if it was. An abort comes either before the outcome, which is then a failure, or after
-    /// it, and then ends what was formed.
+    /// Why the communicator was aborted before it was formed, if it was: its outcome is then a failure.
     aborted: Mutex<Option<String>>,
     /// The job's bootstrap, from when the ranks have met until the communicator is formed.
     bootstrap: Mutex<Option<Arc<dyn Bootstrap>>>,
@@ -200,22 +199,24 @@ impl Comm {
     pub(crate) fn wait_formed(&self) -> Result<&Backend, Failure> {
         let mut lock = self.aborted.lock();
         while self.outcome.get().is_none() {
-            let is_late = self.formed.wait_until(&mut lock, self.deadline).timed_out();
-            if is_late && self.outcome.get().is_none() {
+            if self.formed.wait_until(&mut lock, self.deadline).timed_out() {
                 drop(lock);
-                return Err(self.give_up_late());
+                return self.give_up_late().map_or_else(|| self.backend(), Err);
             }
         }
         drop(lock);
         self.backend()
     }
 
-    fn give_up_late(&self) -> Failure {
-        self.abort("it did not form within MSCCLPP_NCCL_TIMEOUT");
+    /// Aborts the communicator, which is late, and returns the failure. Returns none if it was formed, or failed, meanwhile.
+    fn give_up_late(&self) -> Option<Failure> {
+        if !self.abort_unformed("it did not form within MSCCLPP_NCCL_TIMEOUT") {
+            return None;
+        }
         let text = format!("{} did not form in time (MSCCLPP_NCCL_TIMEOUT)", self.name());
         let failure = Failure::new(Code::REMOTE_ERROR, text);
         self.fail(&failure);
-        failure
+        Some(failure)
     }
 
     /// The implementation that carries out the communicator's calls.
@@ -265,8 +266,9 @@ impl Comm {
         let code = match self.outcome.get() {
             None if Instant::now() < self.deadline => return Code::IN_PROGRESS,
             None => {
-                if self.aborted().is_none() {
-                    self.give_up_late();
+                if self.aborted().is_none() && self.give_up_late().is_none() {
+                    // The outcome is set now.
+                    return self.state();
                 }
                 return Code::REMOTE_ERROR;
             }
@@ -336,12 +338,25 @@ impl Comm {
     /// Aborts the communicator on all ranks, which are told `why`: its kernels stop waiting, and if it is being formed, that
     /// ends. Blocks for about a second at most. One that NCCL has goes on: `Handed::abort` ends it, and its handle too.
     pub(crate) fn abort(&self, why: &str) {
-        self.aborted.lock().get_or_insert_with(|| why.to_owned());
-        match self.outcome.get() {
-            Some(Ok(backend @ Backend::Ours(_))) => backend.abort(why),
-            Some(Ok(Backend::Handed(_)) | Err(_)) => {}
-            None => self.end_job(why),
+        if self.abort_unformed(why) {
+            return;
         }
+        if let Some(Ok(backend @ Backend::Ours(_))) = self.outcome.get() {
+            backend.abort(why);
+        }
+    }
+
+    /// Aborts the communicator unless it is formed already, or has failed. Returns whether it did.
+    pub(crate) fn abort_unformed(&self, why: &str) -> bool {
+        let mut aborted = self.aborted.lock();
+        // The outcome is set under the lock, so `set_outcome` sees this abort.
+        if self.outcome.get().is_some() {
+            return false;
+        }
+        aborted.get_or_insert_with(|| why.to_owned());
+        drop(aborted);
+        self.end_job(why);
+        true
     }
 
     /// Sends the other ranks the reason why forming the communicator failed here. Blocks for about a second at most.
@@ -358,7 +373,7 @@ impl Comm {
         }
     }
 
-    /// Why the communicator was aborted, if it was.
+    /// Why the communicator was aborted before it was formed, if it was.
     pub(crate) fn aborted(&self) -> Option<String> {
         self.aborted.lock().clone()
     }

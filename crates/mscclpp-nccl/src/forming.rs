@@ -190,7 +190,10 @@ fn meet(comm: &Comm, job: Job) -> Result<Arc<dyn Bootstrap>, Failure> {
             while !forming.poll() {
                 if let Some(why) = comm.aborted() {
                     forming.abort(&why);
-                    return Err(Failure::new(Code::REMOTE_ERROR, "aborted before its ranks had met"));
+                    return Err(Failure::new(
+                        Code::REMOTE_ERROR,
+                        format!("aborted before its ranks had met: {why}"),
+                    ));
                 }
                 thread::sleep(POLL);
             }

@@ -87,9 +87,11 @@ fn leave_and_wait() -> Result<Option<(Group, Waited)>, Failure> {
     let (created, together) = (mem::take(&mut group.created), mem::take(&mut group.together));
     if let Some(failed) = &group.failed {
         let why = format!("the group of this communicator failed: {}", failed.text);
-        let unformed = created.iter().map(|created| &created.comm).filter(|comm| comm.outcome().is_none());
+        for created in &created {
+            created.comm.abort_unformed(&why);
+        }
         let waiting = together.iter().filter(|(_, thread)| !thread.is_finished()).map(|(comm, _)| comm);
-        unformed.chain(waiting).for_each(|comm| comm.abort(&why));
+        waiting.for_each(|comm| comm.abort(&why));
     }
     let created = wait_for(created);
     let done = join(together.into_iter().map(|(_, thread)| thread));
@@ -306,9 +308,7 @@ mod tests {
         created(unsafe { OutPointer::at(&raw mut handle, "comm").unwrap() }, Arc::clone(&comm)).unwrap();
         let _ = noted::<()>(Err(Failure::argument("this call")));
         let forms = thread::spawn(move || {
-            while comm.aborted().is_none() {
-                thread::yield_now();
-            }
+            mscclpp_test_support::until("the abort", || comm.aborted().is_some());
             comm.set_outcome(Err(Failure::usage("aborted")));
         });
         assert_eq!(end().unwrap_err().text, "this call");

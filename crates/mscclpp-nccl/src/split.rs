@@ -6,7 +6,7 @@
 use std::{
     ffi::c_int,
     ptr,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, atomic::Ordering, mpsc},
     time::Duration,
 };
 
@@ -202,7 +202,25 @@ fn split_handed(
         // The split must be complete before the next call for the parent: NCCL asks its callers to order the calls of a
         // communicator.
         let of = Arc::clone(parent);
-        return group::together(parent, move || made(&of, color, key).map(drop));
+        return group::together(parent, move || {
+            let (tell, told) = mpsc::channel();
+            let name = of.name();
+            forming::spawn(move || {
+                let split = guarded("a split", || {
+                    of.gpu.make_current()?;
+                    made(&of, color, key).map(drop)
+                });
+                // After the time-out nobody listens.
+                let _ = tell.send(split);
+            })?;
+            told.recv_timeout(env.timeout).unwrap_or_else(|_| {
+                let text = format!(
+                    "NCCL's ncclCommSplit of {name} did not end within {:?} (MSCCLPP_NCCL_TIMEOUT)",
+                    env.timeout
+                );
+                Err(Failure::new(Code::REMOTE_ERROR, text))
+            })
+        });
     }
     let child = Comm::new(parent.gpu.clone(), settings, env);
     forming::in_background(&child, Arc::clone(parent), move |child, parent| {

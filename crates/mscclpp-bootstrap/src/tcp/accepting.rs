@@ -1,8 +1,9 @@
 //! Accepting connections, also when the process has no descriptor left.
 
 use std::io::{self, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::SystemError;
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::tcp::reactor::Reactor;
-use crate::tcp::socket;
+use crate::tcp::socket::{self, Listener};
 
 /// The pause in accepting when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -20,7 +21,7 @@ const AT_A_TIME: usize = 64;
 /// The listener of a rank, and when and how it accepts connections.
 #[derive(Default)]
 pub(super) struct Acceptor {
-    pub(super) listener: Option<TcpListener>,
+    pub(super) listener: Option<Arc<Listener>>,
     /// The time at which to go on accepting. It is kept because the listener is reported once for each connection.
     pub(super) resume_at: Option<Instant>,
     /// A spare descriptor, at rank 0 while the job forms, with which to turn connections away when no other is left.
@@ -28,15 +29,15 @@ pub(super) struct Acceptor {
 }
 
 impl Reactor {
-    pub(super) fn start_accepting(&mut self, listener: TcpListener) -> Result<(), SystemError> {
-        self.events.add_listener(&listener)?;
+    pub(super) fn start_accepting(&mut self, listener: Arc<Listener>) -> Result<(), SystemError> {
+        self.events.add_listener(&**listener)?;
         self.acceptor.listener = Some(listener);
         Ok(())
     }
 
     pub(super) fn stop_accepting(&mut self) {
         if let Some(listener) = self.acceptor.listener.take() {
-            self.events.remove(&listener);
+            self.events.remove(&**listener);
         }
     }
 

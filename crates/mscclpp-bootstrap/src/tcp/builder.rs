@@ -1,6 +1,5 @@
 //! The settings of a rank, and its start.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +23,7 @@ use crate::tcp::handle::ReactorHandle;
 use crate::tcp::listening::{self, Places};
 use crate::tcp::published;
 use crate::tcp::reactor::Reactor;
+use crate::tcp::socket::Listener;
 use crate::{Error, Family, LOG, Result, UniqueId};
 
 /// The way in which a rank finds rank 0: by unique id or by address.
@@ -332,10 +332,10 @@ impl TcpBootstrapBuilder {
                 Err(Error::AddressInUse { address }) => {
                     return second(plan, address, Error::AddressInUse { address });
                 }
-                listener => Some(listener?),
+                listener => Some(Arc::new(listener?)),
             },
         };
-        let local = listener.as_ref().map(TcpListener::local_addr).transpose();
+        let local = listener.as_ref().map(|listener| listener.local_addr()).transpose();
         let local = local.during("asking for a socket's address")?;
         let (port, addresses) = match local {
             None => (0, Vec::new()),
@@ -384,7 +384,7 @@ impl ParsedPlace {
 
 struct Settings {
     plan: Plan,
-    listener: Option<TcpListener>,
+    listener: Option<Arc<Listener>>,
     formation: Formation,
     places: Places,
 }

@@ -1,13 +1,13 @@
 //! The addresses at which a rank listens.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 
 use mscclpp_net::interface::Interface;
 
 use crate::address::{Address, Host};
 use crate::protocol::table::MAX_ADDRESSES;
-use crate::tcp::socket;
+use crate::tcp::socket::{self, Listener};
 use crate::{Error, Result};
 
 /// The addresses at which a rank that joins may listen.
@@ -24,7 +24,7 @@ pub(crate) fn at_address(
     address: &Address,
     candidates: &[SocketAddr],
     interfaces: &[Interface],
-) -> Result<TcpListener> {
+) -> Result<Listener> {
     if let (Some(name), Host::Ip(ip)) = (&address.interface, &address.host) {
         let on_it: Vec<IpAddr> = interfaces.iter().filter(|i| i.name == *name).map(|i| i.ip).collect();
         // The loopback interface accepts any address of 127.0.0.0/8, but lists one.
@@ -58,7 +58,7 @@ pub(crate) fn at_address(
 }
 
 /// Listens where the other ranks can be expected to reach this one. Returns the listener and the addresses.
-pub(crate) fn beside(local: IpAddr, places: &Places) -> io::Result<(TcpListener, Vec<IpAddr>)> {
+pub(crate) fn beside(local: IpAddr, places: &Places) -> io::Result<(Listener, Vec<IpAddr>)> {
     if let Some(&first) = places.listen_at.first() {
         // If an interface is named, only its addresses are used: the one by which this rank reached rank 0, if it is one of
         // them, because the other ranks have reached rank 0 too.

@@ -3,7 +3,7 @@
 //! An id consists of bytes and can be copied and carried through any channel, so it cannot hold what belongs to it: that is in a
 //! table of the process. A thread for each id answers the ranks that come; rank 0 may be in another process (`job::directory`).
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::tcp::forming;
 use crate::tcp::handle::ReactorHandle;
 use crate::tcp::listening::Places;
 use crate::tcp::reactor::Reactor;
-use crate::tcp::socket;
+use crate::tcp::socket::{self, Listener};
 use crate::{Error, Family, Result, UniqueId};
 
 /// The most ranks that an id is meant for: so many connections may be about to prove themselves at the same time.
@@ -33,7 +33,7 @@ struct Published {
     job: JobId,
     /// The process that made the id. A fork of it has a copy of this, and no thread that answers.
     process: u32,
-    listener: TcpListener,
+    listener: Arc<Listener>,
     claimed: Arc<AtomicBool>,
     thread: Arc<ReactorHandle>,
 }
@@ -65,16 +65,16 @@ pub(crate) fn create(env: &Env, time: Duration) -> Result<UniqueId> {
 }
 
 /// Starts the thread that answers the ranks of an id.
-fn publish(id: &UniqueId, listener: TcpListener, here: Place, time: Duration) -> Result<()> {
+fn publish(id: &UniqueId, listener: Listener, here: Place, time: Duration) -> Result<()> {
     let (job, claimed, now) = (id.job(), Arc::new(AtomicBool::new(false)), Instant::now());
     let key = JobKey::of_unique_id(id.key());
     let plan = Plan { job: Some(job), ..Plan::new(0, CALLERS, key, now, time) };
     let formation = Formation::of_directory(Directory::new(here, Arc::clone(&claimed)));
     let thread = Arc::new(ReactorHandle::new(Arc::new(Inbox::default()))?);
-    mscclpp_os::keep_from_children(&listener);
-    let accepted = listener.try_clone().during("duplicating a socket")?;
+    let listener = Arc::new(listener);
     let directory = Job::new(plan, formation, now);
-    let reactor = Reactor::new(0, directory, Arc::clone(&thread), Some(accepted), Places::default())?;
+    let reactor =
+        Reactor::new(0, directory, Arc::clone(&thread), Some(Arc::clone(&listener)), Places::default())?;
     let process = std::process::id();
     own().push(Published { job, process, listener, claimed, thread });
     let started = forming::start_thread("mscclpp-id", reactor, move || {
@@ -97,7 +97,7 @@ fn own() -> MutexGuard<'static, Vec<Published>> {
 
 /// Takes the listener of an id for its rank 0. Returns `None` if another process made the id, or has its rank 0, or if
 /// the listener was taken or closed before.
-pub(crate) fn take(id: &UniqueId) -> Option<TcpListener> {
+pub(crate) fn take(id: &UniqueId) -> Option<Arc<Listener>> {
     let published = {
         let mut all = own();
         let at = all.iter().position(|published| published.job == id.job())?;

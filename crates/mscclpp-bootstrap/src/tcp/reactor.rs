@@ -19,7 +19,7 @@ use crate::job::{Action, Command, ConnectionId, Job};
 use crate::tcp::accepting::Acceptor;
 use crate::tcp::handle::ReactorHandle;
 use crate::tcp::listening::{self, Places};
-use crate::tcp::socket;
+use crate::tcp::socket::{self, Listener};
 use crate::{Error, LOG};
 
 /// The most bytes that are taken from a connection at a time.
@@ -51,7 +51,7 @@ impl Reactor {
         rank: usize,
         job: Job,
         handle: Arc<ReactorHandle>,
-        listener: Option<std::net::TcpListener>,
+        listener: Option<Arc<Listener>>,
         places: Places,
     ) -> Result<Self, SystemError> {
         let events = EventLoop::new(Arc::clone(handle.commands()))?;
@@ -228,7 +228,7 @@ impl Reactor {
         let listening = listening::beside(local, &self.places).during("listening for other ranks");
         let at = listening.and_then(|(listener, addresses)| {
             let port = listener.local_addr().during("listening for other ranks")?.port();
-            self.start_accepting(listener)?;
+            self.start_accepting(Arc::new(listener))?;
             Ok((port, addresses))
         });
         self.job.on_listening(Instant::now(), at.map_err(Error::from));

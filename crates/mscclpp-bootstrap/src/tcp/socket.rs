@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
 
 use mscclpp_net::socket::{self, Liveness};
 
@@ -9,13 +10,34 @@ use mscclpp_net::socket::{self, Liveness};
 /// default is, so the data under way always fits, and its acknowledgement shows that the other node is alive.
 const RECEIVE_BUFFER: Option<usize> = Some(256 * 1024);
 
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    socket::listen(address, RECEIVE_BUFFER)
+/// A socket that listens, until this is dropped.
+///
+/// A process that is being started has copies of all sockets until it runs its own program, so closing this one alone
+/// would not free the port at once.
+pub(crate) struct Listener(TcpListener);
+
+impl Deref for Listener {
+    type Target = TcpListener;
+
+    fn deref(&self) -> &TcpListener {
+        &self.0
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // It fails only for a socket that does not listen.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+}
+
+pub(crate) fn listen(address: SocketAddr) -> io::Result<Listener> {
+    socket::listen(address, RECEIVE_BUFFER).map(Listener)
 }
 
 /// Listens on a free port of all addresses, of both families if `v6` and the system has both.
-pub(crate) fn listen_everywhere(v6: bool) -> io::Result<TcpListener> {
-    socket::listen_everywhere(v6, RECEIVE_BUFFER)
+pub(crate) fn listen_everywhere(v6: bool) -> io::Result<Listener> {
+    socket::listen_everywhere(v6, RECEIVE_BUFFER).map(Listener)
 }
 
 /// Accepts a connection, if one waits.
@@ -31,4 +53,18 @@ pub(crate) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = socket::begin_connect(address, RECEIVE_BUFFER)?;
     Liveness::PROMPT.apply(&stream)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_free_at_once_even_if_another_process_has_a_copy_of_the_listener() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (address, _copy) = (listener.local_addr().unwrap(), listener.try_clone().unwrap());
+        assert!(listen(address).is_err());
+        drop(listener);
+        listen(address).unwrap();
+    }
 }

@@ -1,7 +1,6 @@
 //! Tests of ranks with sockets: some have strangers among the addresses they try.
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,7 +13,6 @@ use crate::protocol::frame::Kind;
 use crate::protocol::handshake::{JobKey, challenge};
 use crate::protocol::table::{Entry, Place};
 use mscclpp_net::handshake;
-use mscclpp_test_support::listen;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const N_RANKS: usize = 3;
@@ -26,17 +24,20 @@ fn plan(rank: usize) -> Plan {
     Plan { job: Some([5; 16]), limits, ..plan }
 }
 
-fn reactor(plan: Plan, formation: Formation, listener: Option<TcpListener>) -> Reactor {
+fn reactor(plan: Plan, formation: Formation, listener: Option<Listener>) -> Reactor {
     let rank = plan.rank;
     let job = Job::new(plan, formation, Instant::now());
     let handle = Arc::new(ReactorHandle::new(Arc::new(Inbox::default())).unwrap());
-    if let Some(listener) = &listener {
-        listener.set_nonblocking(true).unwrap();
-    }
-    Reactor::new(rank, job, handle, listener, Places::default()).unwrap()
+    Reactor::new(rank, job, handle, listener.map(Arc::new), Places::default()).unwrap()
 }
 
-fn rank_0(listener: TcpListener) -> Reactor {
+fn listen() -> (Listener, SocketAddr) {
+    let listener = socket::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+fn rank_0(listener: Listener) -> Reactor {
     let root = listener.local_addr().unwrap();
     let entry = Entry {
         host: [1; 16],
@@ -48,7 +49,7 @@ fn rank_0(listener: TcpListener) -> Reactor {
 }
 
 /// Makes a rank that looks for rank 0 at these addresses.
-fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Reactor {
+fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<Listener>) -> Reactor {
     let join = Join { candidates, listened: false, host: [1; 16], domain: [1; 16] };
     reactor(plan(rank), Formation::of_member(join), listener)
 }
@@ -74,7 +75,7 @@ fn stop((handle, thread): (Arc<ReactorHandle>, JoinHandle<()>)) {
 /// Challenges the first process that connects, and says nothing more. Returns all bytes received until the other side
 /// closed.
 fn silent() -> (SocketAddr, JoinHandle<Vec<u8>>) {
-    let (listener, address) = listen();
+    let (listener, address) = mscclpp_test_support::listen();
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -100,7 +101,7 @@ fn a_silent_stranger_does_not_keep_a_rank_from_rank_0() {
 
 #[test]
 fn a_rank_0_that_is_slow_to_answer_sees_a_rank_once() {
-    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let listener = socket::listen_everywhere(false).unwrap();
     let port = listener.local_addr().unwrap().port();
     let addresses = [1, 2].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
     let mut zero = rank_0(listener);
@@ -147,7 +148,7 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
 
 /// Accepts a connection. Returns its other end.
 fn accepted(reactor: &mut Reactor, id: ConnectionId) -> TcpStream {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (listener, _) = listen();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = socket::accept(&listener).unwrap().unwrap();
     reactor.watch(id, ours, false).unwrap();

@@ -141,10 +141,14 @@ pub(crate) unsafe fn register_window(
     let (bytes, symmetric) = (bytes as u64, flags & SYMMETRIC != 0);
     let is_too_long = made_here.as_ref().is_some_and(|(buffer, offset)| bytes > buffer.len() - offset);
     let registered = group::together(&Arc::clone(&comm), move || {
-        let Backend::Ours(ours) = comm.backend()? else { return Ok(()) };
         let refuse = |failure| {
             comm.registrations.windows.lock().remove(&handle);
             Err(failure)
+        };
+        let ours = match comm.backend() {
+            Ok(Backend::Ours(ours)) => ours,
+            Ok(_) => return Ok(()),
+            Err(failure) => return refuse(failure),
         };
         if let Err(failure) = ours.connect_signals() {
             return refuse(failure);

@@ -121,12 +121,13 @@ impl PyRegisteredMemory {
 /// Returns the address of a peer's memory, or 0 without a connection that can map it.
 fn map(memory: &RegisteredMemory) -> Result<u64, CoreError> {
     let mut failed = Ok(0);
-    // A connection that has failed may be one with another peer, and maps nothing.
-    for connection in known::all().iter().filter(|connection| connection.check().is_ok()) {
+    for connection in &known::all() {
         match connection.peer_ptr(memory) {
             Ok(Some(ptr)) => return Ok(ptr.0),
             // The memory is another peer's, or was not registered for the transport.
             Ok(None) | Err(CoreError::InvalidArgument(_) | CoreError::NotRegistered { .. }) => {}
+            // A connection that has failed may be one with another peer.
+            Err(_) if connection.check().is_err() => {}
             Err(error) => failed = failed.and(Err(error)),
         }
     }

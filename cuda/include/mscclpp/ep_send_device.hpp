@@ -38,10 +38,7 @@ struct EpSender : EpRouting {
     const uint32_t parts = partsOfTensors() + (call.again ? 0 : 1);
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
       const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
-      if (!call.again && !few) {
-        if (token != first) addMarks();
-        mark(token, n);
-      }
+      if (!call.again && !few) markNext(token, n);
       // If there are fewer tokens than warps, several warps send a token.
       const uint32_t subs = subsOf(n, warps, parts);
       for (uint32_t u = warp; u < n * subs; u += warps) {
@@ -60,12 +57,11 @@ struct EpSender : EpRouting {
     if (!call.again) {
       for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
         const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
-        if (token != first) addMarks();
-        mark(token, n);
+        markNext(token, n);
         for (uint32_t t = b.warpOfBlock(); t < n; t += b.warpsOfBlock()) {
           sendRoute(token + t, t, b.lane < ep.ranks ? numberOf(ep.nExperts + b.lane, t) : -1);
         }
-        noteRouting(token, n);
+        noteRows(token, n);
       }
       blockSync();
       if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(b.countsOf(b.number), 2 * b.epoch + 1);
@@ -88,6 +84,8 @@ struct EpSender : EpRouting {
     }
     if (blockAny(failed)) return false;
     b.signal(b.number, b.numbers, 0);
+    // No rank waits for these.
+    if (!call.again) noteChoices(first, end - first);
     return true;
   }
 

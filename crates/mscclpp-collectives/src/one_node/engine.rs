@@ -62,9 +62,10 @@ impl OneNode {
             None => Layout::with_room(rank.n_ranks(), rank.max_blocks, rank.scratch_bytes)?,
         };
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
-        let kernels = Kernels::on(gpu, group.ranks().len(), options.overlap)?;
+        let own = Kernels::on(gpu, group.ranks().len(), options.overlap)
+            .and_then(|kernels| Ok((kernels, gpu.allocate_pinned_words(4)?)));
+        let (kernels, mismatch) = group.all_have("loading the kernels of collectives", own)?;
         let scratch = Scratch::connect(group, gpu, layout.total)?;
-        let mismatch = gpu.allocate_pinned_words(4)?;
 
         let mut handle = CollectiveHandle {
             epochs: rank.counters.epochs(),

@@ -159,16 +159,20 @@ impl DeviceBackend for SimDevice {
         Ok(stream)
     }
 
-    unsafe fn wrap_stream(&self, _raw: *mut c_void) -> Result<Arc<dyn StreamBackend>> {
-        Err(Error::invalid("the simulated platform has no raw streams; use Gpu::stream"))
+    unsafe fn wrap_stream(&self, raw: *mut c_void) -> Result<Arc<dyn StreamBackend>> {
+        Err(Error::invalid(format!(
+            "the stream is {raw:p}, and a simulated device has no raw streams; use Gpu::stream"
+        )))
     }
 
     fn create_event(&self, with_timing: bool) -> Result<Arc<dyn EventBackend>> {
         Ok(Arc::new(SimEvent::new(with_timing)))
     }
 
-    unsafe fn wrap_event(&self, _raw: *mut c_void) -> Result<Arc<dyn EventBackend>> {
-        Err(Error::invalid("the simulated platform has no raw events; use Gpu::event"))
+    unsafe fn wrap_event(&self, raw: *mut c_void) -> Result<Arc<dyn EventBackend>> {
+        Err(Error::invalid(format!(
+            "the event is {raw:p}, and a simulated device has no raw events; use Gpu::event"
+        )))
     }
 
     fn load_module(&self, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>> {

@@ -94,7 +94,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "a_token_is_sent_before_its_rows_are_noted", change: [
         "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(token / each), 2 * b.epoch + 1});", ";"] },
     Mutant { name: "a_block_says_too_early_that_rows_are_noted", change: [
-        "noteRows(token, n);\n      }\n      blockSync();", "noteRows(token, n);\n      }"] },
+        "noteRouting(token, n);\n      }\n      blockSync();", "noteRouting(token, n);\n      }"] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: [
         "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of",
         "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of"] },

@@ -155,25 +155,17 @@ struct EpRouting : EpDispatchBlock {
     mark(token, n);
   }
 
-  // Notes in the tables what a combine needs, and later dispatches of this routing: the rows of tokens that are marked, and the
-  // choices of any.
+  // Notes in the tables what a combine needs, and later dispatches of this routing.
   MSCCLPP_DEVICE_INLINE void noteRouting(uint32_t token, uint32_t n) const {
-    noteRows(token, n);
-    noteChoices(token, n);
-  }
-  MSCCLPP_DEVICE_INLINE void noteRows(uint32_t token, uint32_t n) const {
-    const uint32_t thread = few ? b.threadOfAll() : b.thread, threads = few ? b.threadsOfAll() : b.threads;
-    for (uint32_t i = thread; i < n * ep.ranks; i += threads) {
-      const uint64_t at = static_cast<uint64_t>(token) * ep.ranks + i;
-      store4(call.tables + ep.tableRows + at * 4, static_cast<uint32_t>(numberOf(ep.nExperts + i % ep.ranks, i / ep.ranks)));
-    }
-  }
-  MSCCLPP_DEVICE_INLINE void noteChoices(uint32_t token, uint32_t n) const {
     const uint32_t thread = few ? b.threadOfAll() : b.thread, threads = few ? b.threadsOfAll() : b.threads;
     for (uint32_t i = thread; i < n * ep.topK; i += threads) {
       const uint64_t at = static_cast<uint64_t>(token) * ep.topK + i;
       store4(call.tables + ep.tableChoices + at * 4, static_cast<uint32_t>(expertOf(at, false, true)));
       store4(call.tables + ep.tableWeights + at * 4, weightOf(at));
+    }
+    for (uint32_t i = thread; i < n * ep.ranks; i += threads) {
+      const uint64_t at = static_cast<uint64_t>(token) * ep.ranks + i;
+      store4(call.tables + ep.tableRows + at * 4, static_cast<uint32_t>(numberOf(ep.nExperts + i % ep.ranks, i / ep.ranks)));
     }
   }
   MSCCLPP_DEVICE_INLINE uint32_t weightOf(uint64_t choice) const {

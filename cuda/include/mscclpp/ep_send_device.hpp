@@ -61,7 +61,7 @@ struct EpSender : EpRouting {
         for (uint32_t t = b.warpOfBlock(); t < n; t += b.warpsOfBlock()) {
           sendRoute(token + t, t, b.lane < ep.ranks ? numberOf(ep.nExperts + b.lane, t) : -1);
         }
-        noteRows(token, n);
+        noteRouting(token, n);
       }
       blockSync();
       if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(b.countsOf(b.number), 2 * b.epoch + 1);
@@ -84,8 +84,6 @@ struct EpSender : EpRouting {
     }
     if (blockAny(failed)) return false;
     b.signal(b.number, b.numbers, 0);
-    // No rank waits for these.
-    if (!call.again) noteChoices(first, end - first);
     return true;
   }
 

@@ -45,7 +45,7 @@ pub(crate) fn ranks_by_hand() -> Result<(), Failed> {
         ("signal-pingpong", &["--gpu", "1"][..]),
         ("memory-put", &[]),
         ("port-put", &["--transport", "ethernet"]),
-        ("ethernet-bw", &["-b", "1K"]),
+        ("ethernet-bw", &["-b", "1K", "-e", "64K"]),
     ] {
         let [first, second] = by_hand(|rank, address| {
             let whose = ["--rank", ["0", "1"][rank], "--address", address];

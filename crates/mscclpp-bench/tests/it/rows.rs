@@ -24,26 +24,26 @@ pub(crate) fn trials() -> Vec<Trial> {
 const ENDLESS: &[&str] = &["--iters", "2000", "--repeats", "1", "--warmup", "0"];
 
 fn several_processes() -> Result<(), Failed> {
-    let sizes = ["all-reduce", "--ranks", "3", "-b", "12", "-e", "48M", "-f", "4194304", "--calls", "20"];
+    let sizes = ["all-reduce", "--ranks", "3", "-b", "12", "-e", "6M", "-f", "524288", "--calls", "20"];
     let run = Run::start(&[&sizes[..], ENDLESS].concat())?;
     run.expects_rows(&["all-reduce"]);
-    run.expects_message("all-reduce of 50331648 B");
+    run.expects_message("all-reduce of 6291456 B");
     Ok(())
 }
 
 fn two_processes() -> Result<(), Failed> {
-    let sizes = ["memory-put", "-b", "8", "-e", "64M", "-f", "8388608", "--blocks", "1", "--threads", "32"];
+    let sizes = ["memory-put", "-b", "8", "-e", "8M", "-f", "1048576", "--blocks", "1", "--threads", "32"];
     let run = Run::start(&[&sizes[..], ENDLESS].concat())?;
     run.expects_rows(&["none 1x32"]);
-    run.expects_message("memory-put none 1x32 64 MiB");
+    run.expects_message("memory-put none 1x32 8 MiB");
     Ok(())
 }
 
 fn contenders() -> Result<(), Failed> {
-    let sizes = ["ethernet-bw", "-b", "1K", "-e", "64M", "-f", "65536", "--connections", "1,3"];
+    let sizes = ["ethernet-bw", "-b", "1K", "-e", "16M", "-f", "16384", "--connections", "1,3"];
     let run = Run::start(&[&sizes[..], ENDLESS].concat())?;
     run.expects_rows(&["plain socket", "host to host x1", "host to host x3"]);
-    run.expects_message("ethernet-bw 64 MiB");
+    run.expects_message("ethernet-bw 16 MiB");
     Ok(())
 }
 

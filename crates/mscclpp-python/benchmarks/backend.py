@@ -14,6 +14,7 @@ from typing import Any
 
 os.environ["MSCCLPP_TORCH_SIMULATED"] = "1"
 
+import mscclpp._torch_lane as lanes
 import mscclpp._torch_work as works
 import mscclpp.torch as backend
 import torch
@@ -89,13 +90,14 @@ def of_group(group: Any, waits: Callable[[Any], object]) -> dict[str, Callable[[
 
 
 def main() -> None:
-    setattr(works, "current_stream", lambda _device: 0)  # noqa: B010 (the names are not those of types)
+    for module in (lanes, works):
+        setattr(module, "current_stream", lambda _device: 0)  # noqa: B010 (the names are not those of types)
     torch.cuda.Stream = lambda *_, **__: Stream()
     torch.cuda.current_stream = lambda _device: None
 
-    def lane(group: Any, _device: Any, _key: str, _ranks: Any) -> works.Lane:
+    def lane(group: Any, _device: Any, _key: str, _ranks: Any) -> lanes.Lane:
         made: Any = Made()
-        lane = works.Lane(made, 60.0, group._described, None, group._forget)
+        lane = lanes.Lane(made, 60.0, group._described, None, group._forget)
         # The number that a CPU tensor says.
         lane.index = -1
         return lane

@@ -30,8 +30,8 @@ def join(rank, n, address):
     import torch.distributed as dist
 
     os.environ["MSCCLPP_TORCH_SIMULATED"] = "1"
-    import mscclpp._torch_work as works
-    import mscclpp.torch as backend
+    import mscclpp.torch  # noqa: F401
+    from mscclpp import _torch_group, _torch_lane, _torch_work
 
     class Stream:
         cuda_stream = 0
@@ -41,8 +41,8 @@ def join(rank, n, address):
         made.is_simulated = False
         return made
 
-    backend.Collectives = collectives
-    works.current_stream = lambda _device: 0
+    _torch_group.Collectives = collectives
+    _torch_lane.current_stream = _torch_work.current_stream = lambda _device: 0
     torch.cuda.Stream = lambda *_, **__: Stream()
     torch.cuda.stream = lambda _stream: contextlib.nullcontext()
     dist.init_process_group("mscclpp", init_method=f"tcp://{address}", rank=rank, world_size=n)

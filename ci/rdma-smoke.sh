@@ -20,7 +20,8 @@ client() {
 exchange() {
     if [ "$MSCCLPP_VM_NODES" = 1 ]; then
         device=rxe0 server "$@" > /tmp/server 2>&1 &
-        device=rxe1 client "$@"
+        # A server that is left would keep its port from the next attempt.
+        device=rxe1 client "$@" || { wait $! || :; cat /tmp/server; return 1; }
         wait $! || { cat /tmp/server; return 1; }
     elif [ "$MSCCLPP_VM_NODE" = 0 ]; then
         server "$@" > /tmp/server 2>&1 || { cat /tmp/server; return 1; }

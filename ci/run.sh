@@ -331,7 +331,7 @@ fuzz() {
         cargo build --quiet --release --bins --target "$host")
     ls ci/fuzz/fuzz_targets | sed 's/\.rs$//' | (cd "$folder" && xargs -P "$(nproc)" -I TARGET bash -euc '
         mkdir -p corpus/TARGET
-        said=$("$1/release/TARGET" corpus/TARGET -max_total_time="$2" -timeout=5 -rss_limit_mb=512 2>&1) ||
+        said=$("$1/release/TARGET" corpus/TARGET -max_total_time="$2" -timeout=60 -rss_limit_mb=512 2>&1) ||
             { echo "$said"; echo "fuzzing TARGET failed"; exit 1; }
         echo "fuzzed TARGET: $(tail -n 1 <<< "$said")"' fuzz "$host" "$1")
 }

@@ -23,11 +23,21 @@ KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels")
 EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples")
 
 
+#: Sockets that are bound and do not listen.
+_RESERVED = []
+
+
 def free_address():
-    """Returns an address of this node at which no process listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    """Returns an address of this node at which no process listens. This process keeps its port until it ends.
+
+    Linux gives such a port to nobody who asks for any port. A listener that asks for this one with `SO_REUSEADDR`, as
+    those of this library and of PyTorch's stores do, gets it.
+    """
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("", 0))
+    _RESERVED.append(bound)
+    return f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 def _rank(function, rank, n, address, args, outcome):

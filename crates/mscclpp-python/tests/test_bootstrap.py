@@ -87,7 +87,7 @@ def test_who_did_not_come_is_named_in_time():
             TcpBootstrap.create(0, 1).initialize(ranks.free_address(), timeout)
 
 
-def of_few_descriptors(rank, n, address, size):
+def of_few_descriptors(rank, n, address, size, together):
     """Rank 0, which may open few descriptors; or all others, as threads. Returns the errors that they got."""
 
     def told(rank):
@@ -95,6 +95,8 @@ def of_few_descriptors(rank, n, address, size):
             TcpBootstrap.create(rank, size).initialize(address, 6 if rank else 3)
         return str(caught.value)
 
+    # The times count from here on: one process may have started seconds before the other.
+    together.wait(60)
     if rank == 0:
         few = len(os.listdir("/proc/self/fd")) + 10
         # The soft limit alone would be raised to the hard one.
@@ -105,7 +107,7 @@ def of_few_descriptors(rank, n, address, size):
 
 
 def test_all_ranks_say_that_rank_0_has_no_descriptor_left():
-    root, others = ranks.run(2, of_few_descriptors, 24)
+    root, others = ranks.run(2, of_few_descriptors, 24, ranks.SPAWN.Barrier(2))
     why = re.compile(r"rank 0 accepts no more connections: \d+ descriptors are open, see ulimit -n")
     assert all(why.search(text) for text in root + others), root + others
     assert "missing: rank" in root[0] and len(others) == 23

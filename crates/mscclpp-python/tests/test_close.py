@@ -168,11 +168,13 @@ def test_calls_of_other_threads_go_on():
 
     def receive():
         bootstraps[1].initialize(address)
+        bootstraps[1].send(b"here", 0, 8)
         got.append(bootstraps[1].recv(0, 9))
 
     thread = threading.Thread(target=receive)
     thread.start()
     bootstraps[0].initialize(address)
+    assert bootstraps[0].recv(1, 8) == b"here"
     time.sleep(0.5)  # it waits by now
     bootstraps[1].close()
     bootstraps[0].send(b"late", 1, 9)

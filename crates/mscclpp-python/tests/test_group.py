@@ -209,7 +209,8 @@ def test_all_ranks_hear_through_the_store_why_rank_0_cannot_begin(tmp_path):
     assert "nosuch0" in first and "rank 0 made no id" in second and "nosuch0" in second
 
 
-def two_jobs(rank, n, address):
+def two_jobs(rank, n, address, together):
+    together.wait(60)
     launched_as(
         {
             "MSCCLPP_RANK": str(rank),
@@ -224,7 +225,7 @@ def two_jobs(rank, n, address):
 
 
 def test_a_rank_of_another_job_is_refused():
-    first, second = ranks.run(2, two_jobs)
+    first, second = ranks.run(2, two_jobs, ranks.SPAWN.Barrier(2))
     assert "timed out" in first and "job-0" in second and "job-1" in second
 
 

@@ -123,27 +123,30 @@ assert "from the handler" in [record.getMessage() for record in kept.records]
 
 def test_a_handler_that_blocks_makes_nobody_wait_and_loses_lines_that_are_counted():
     python("""
-goes_on = threading.Event()
+entered, goes_on = threading.Event(), threading.Event()
 class Slow(Kept):
     def emit(self, record):
+        entered.set()
         goes_on.wait(30)
         super().emit(record)
 
 kept = Slow()
 logger.addHandler(kept)
 mscclpp.log_to_python()
+say("the first")
+assert entered.wait(30)
 start = time.monotonic()
 threads = [threading.Thread(target=lambda: [say(f"line {i}") for i in range(2500)]) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 assert time.monotonic() - start < 20
 goes_on.set()
-kept.wait(4097)
-time.sleep(0.5)
+# The first line, the warning, and the lines that waited.
+kept.wait(4098)
 warnings = [record for record in kept.records if record.levelno == logging.WARNING]
 assert [record.name for record in warnings] == ["mscclpp.log"], warnings
 lost = int(warnings[0].getMessage().split()[0])
-assert lost + len(kept.records) - 1 == 10000, (lost, len(kept.records))
+assert lost + len(kept.records) - 1 == 10001, (lost, len(kept.records))
 """)
 
 

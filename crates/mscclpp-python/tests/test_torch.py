@@ -5,7 +5,6 @@ pytest tests/test_torch.py tests/test_examples.py
 
 import datetime
 import os
-import socket
 
 import mscclpp
 import numpy
@@ -133,9 +132,7 @@ def of_agent(rank, n, address, port):
 
 
 def test_an_id_goes_through_a_real_store():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = int(ranks.free_address().rpartition(":")[2])
     seconds = datetime.timedelta(seconds=30)
     store = torch.distributed.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, timeout=seconds)
     assert ranks.run(2, of_agent, port) == [[0, 0], [1, 1]]

@@ -23,7 +23,7 @@ use rustix::{
 /// Panics if `body` panics there, if the child does not end within `limit` (it is killed), or if it ends in another
 /// way.
 pub fn in_fork(limit: Duration, body: impl FnOnce() -> String) -> String {
-    let (from, to) = rustix::pipe::pipe().expect("a pipe");
+    let (from, to) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     // SAFETY: the child does what the documentation says, and never returns from here.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),

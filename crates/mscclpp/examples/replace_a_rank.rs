@@ -5,7 +5,8 @@
 use std::{
     env,
     error::Error,
-    process::{Child, Command, ExitCode},
+    io::{BufRead, BufReader},
+    process::{Child, Command, ExitCode, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -85,13 +86,22 @@ fn steps(ranks: &TcpBootstrap, done: &mut u64) -> Result<(), BootstrapError> {
 
 /// Starts the ranks, kills one of them, and starts it again.
 fn supervise(address: &str) -> Result<(), Box<dyn Error>> {
-    let start = |rank: usize| Command::new(env::current_exe()?).args([address, &rank.to_string()]).spawn();
-    let mut ranks = (0..N_RANKS).map(start).collect::<Result<Vec<Child>, _>>()?;
-    thread::sleep(Duration::from_millis(500));
+    let start = |rank: usize, output: Stdio| {
+        Command::new(env::current_exe()?).args([address, &rank.to_string()]).stdout(output).spawn()
+    };
+    let mut ranks = (0..N_RANKS)
+        .map(|rank| start(rank, if rank == VICTIM { Stdio::piped() } else { Stdio::inherit() }))
+        .collect::<Result<Vec<Child>, _>>()?;
+    // The first line of the victim says that the job has formed.
+    let mut said = BufReader::new(ranks[VICTIM].stdout.take().ok_or("the victim has no output")?);
+    let mut line = String::new();
+    said.read_line(&mut line)?;
+    print!("{line}");
+    thread::sleep(Duration::from_millis(200));
     println!("Killing rank {VICTIM} ...");
     ranks[VICTIM].kill()?;
     ranks[VICTIM].wait()?;
-    ranks[VICTIM] = start(VICTIM)?;
+    ranks[VICTIM] = start(VICTIM, Stdio::inherit())?;
     let mut failed = Vec::new();
     for (rank, process) in ranks.iter_mut().enumerate() {
         if !process.wait()?.success() {

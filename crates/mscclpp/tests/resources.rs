@@ -100,11 +100,13 @@ fn child(role: &Role) {
     assert_eq!(taken.last(), Some(&0), "bytes of device memory that each {ROUNDS} rounds took: {taken:?}");
 
     bootstrap.barrier().expect("all ranks");
-    within(GOING, || held() == before);
+    // Less is no leak: something may have been about to end at that time.
+    let no_more = |now: [usize; 3]| now.iter().zip(before).all(|(now, before)| *now <= before);
+    within(GOING, || no_more(held()));
     let after = held();
     let mappings_after = maps().lines().count();
     bootstrap.barrier().expect("all ranks");
-    assert_eq!(before, after, "before and after the rounds");
+    assert!(no_more(after), "{before:?} before the rounds, {after:?} after them");
     assert!(
         mappings_after <= mappings_before + OTHER_MAPPINGS,
         "{mappings_before} mappings became {mappings_after}"

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ranks::{PATIENCE, brief, free_port, in_threads};
+use crate::ranks::{PATIENCE, brief, free_port, in_threads, with_enough_time};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Forming, MeetingPlace, TcpBootstrap};
 use mscclpp_test_support::within;
 
@@ -49,16 +49,17 @@ fn polling_tells_when_the_job_has_formed() {
 
 #[test]
 fn a_rank_that_never_comes_is_missed_by_all_that_one_thread_waits_for() {
-    let at = create_id();
-    let timeout = Duration::from_secs(1);
-    let forming: Vec<_> = (0..7).map(|rank| start(rank, 8, at.clone(), timeout).unwrap()).collect();
-    assert!(within(PATIENCE, || forming.iter().all(Forming::poll)));
-    for forming in forming {
-        match forming.wait() {
-            Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [7]),
-            other => panic!("{other:?}"),
+    with_enough_time(|timeout| {
+        let at = create_id();
+        let forming: Vec<_> = (0..7).map(|rank| start(rank, 8, at.clone(), timeout).unwrap()).collect();
+        assert!(within(PATIENCE, || forming.iter().all(Forming::poll)));
+        for forming in forming {
+            match forming.wait() {
+                Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [7]),
+                other => panic!("{other:?}"),
+            }
         }
-    }
+    });
 }
 
 /// Returns the error of rank 0 of three if rank 1 gives up, and rank 2 never comes.

@@ -293,7 +293,8 @@ def an_abort_ends_the_kernels_of_others(library, devices, rank, ranks, exchange)
             library.ncclCommGetAsyncError(comm, ctypes.byref(state))
         took = time.monotonic() - begun
         assert state.value == 6, state
-        assert took < 5 or devices.__class__ is Simulated, f"the kernel went on for {took:.1f} s"
+        # The fake of the HIP runtime has simulated devices, too.
+        assert took < 5 or devices.__class__ is not Gpus, f"the kernel went on for {took:.1f} s"
     library.ncclCommAbort(comm)
     numbers.free()
 

@@ -303,7 +303,7 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
 fn every_address_is_tried_and_named() {
     let b = Process::start();
     let (_silent, silent) = listen();
-    let closed = listen().1;
+    let closed = SocketAddr::from(([127, 0, 0, 1], mscclpp_test_support::reserve_port()));
     let request = b.request([6; 16], Purpose::Link);
     let candidates = [closed, silent, super::dial::tests::stranger(), b.at()];
     let (stream, _, found) = super::dial::dial(PROTOCOL, &candidates, &b.address.key, &request).unwrap();

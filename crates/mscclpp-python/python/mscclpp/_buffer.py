@@ -176,7 +176,7 @@ def _sim_class() -> Any:
 
             Like CuPy's arrays, it raises `TypeError` for anything else, and `ValueError` for another shape.
             """
-            self._check(arr)
+            self._check("arr", arr)
             self._wait()
             self[...] = arr
 
@@ -187,7 +187,7 @@ def _sim_class() -> Any:
             array.
             """
             if out is not None:
-                self._check(out)
+                self._check("out", out)
             self._wait()
             if out is None:
                 return numpy.array(self, order=order)
@@ -199,13 +199,15 @@ def _sim_class() -> Any:
             raw = self._raw if self._is_gpu_buffer else None
             _mscclpp._synchronize(300.0, None, None if raw is None else raw.device_id())
 
-        def _check(self, array: Any) -> None:
+        def _check(self, name: str, array: Any) -> None:
             if not isinstance(array, numpy.ndarray):
-                raise TypeError(f"expected an array of NumPy, got {type(array).__name__}")
+                raise TypeError(f"argument '{name}': expected an array of NumPy, got {type(array).__name__}")
             if array.dtype != self.dtype:
-                raise TypeError(f"expected an array of {self.dtype}, got one of {array.dtype}")
+                raise TypeError(f"argument '{name}': expected an array of {self.dtype}, got one of {array.dtype}")
             if array.shape != self.shape:
-                raise ValueError(f"expected an array of shape {self.shape}, got one of {array.shape}")
+                raise ValueError(
+                    f"argument '{name}': expected an array of shape {self.shape}, got one of {array.shape}"
+                )
 
         def __repr__(self) -> str:
             parent = self._parent()

@@ -140,7 +140,11 @@ def all_reduce_rms_norm(
             raise TypeError("argument 'out': give an array of fp8 for numbers that are scaled")
         out = _new(x, rows.x.shape)
     residual_out = residual if residual_out is None else residual_out
-    args = [rows.like("residual", residual), rows.like("weight", weight, (rows.columns,)), struct.pack("f", eps)]
+    args = [
+        rows.like("residual", residual),
+        rows.like("weight", weight, (rows.columns,)),
+        rows.argument("eps", "f", eps),
+    ]
     rows.like("residual_out", residual_out)
     if is_quantised:
         rows.like("out", out, types=("float8_e4m3fn", "uint8"))
@@ -149,10 +153,11 @@ def all_reduce_rms_norm(
     outputs = [rows.output("residual_out", residual_out), rows.output("out", out)]
     form = ""
     if scale is not None:
+        packed = rows.argument("scale", "f", scale)
         if not scale > 0:
             raise ValueError(f"argument 'scale': expected a number above 0, got {scale}")
         form = "_fp8"
-        args.append(struct.pack("f", scale))
+        args.append(packed)
     if scales is not None:
         form = "_fp8_of_rows"
         rows.like("scales", scales, (rows.count,), ("float32",))

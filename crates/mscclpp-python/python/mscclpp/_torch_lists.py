@@ -30,7 +30,9 @@ def into_list(
     """Makes an "all_gather" into a tensor for each rank, which may be of different sizes, or a "gather"."""
     if kind == "gather" and rank != root:
         return moving(kind, given, given, size, root)
-    _expect_list(kind, taken, given, size)
+    _expect_length(kind, taken, size)
+    for tensor in taken:
+        expect_same_type(kind, given, tensor)
     given_is_plain = fits(kind, given)
     counts = [moved(tensor)[1] for tensor in taken]
     dtype, own = moved(given)
@@ -38,7 +40,9 @@ def into_list(
         raise ValueError(f"{kind}: this rank gives {given.numel()} numbers, and takes {taken[rank].numel()} of its own")
     is_even = len(set(counts)) == 1
     if kind == "gather" and not is_even:
-        raise ValueError("gather: the tensors of the list are of different sizes")
+        raise ValueError(
+            f"gather: the tensors of the list have {[tensor.numel() for tensor in taken]} numbers; all must have as many"
+        )
     in_one_piece = _whole(taken)
     name, count = (kind, counts[0]) if is_even else ("all_gather_v", counts)
     call = Call(kind, [given, *taken], [list(taken)], [])
@@ -67,7 +71,9 @@ def of_list(
     """Makes a "reduce_scatter" or "scatter" of a list with a tensor for each rank, all of one size."""
     if kind == "scatter" and rank != root:
         return moving(kind, taken, taken, size, root)
-    _expect_list(kind, given, taken, size)
+    _expect_length(kind, given, size)
+    for tensor in given:
+        expect_same_type(kind, tensor, taken)
     if any(tensor.numel() != taken.numel() for tensor in given):
         raise ValueError(f"{kind}: not all tensors of the list have as many numbers as the output, {taken.numel()}")
 
@@ -159,11 +165,9 @@ def _counts(tensor: torch.Tensor, count: int, rows: Sequence[int], size: int, na
     return [n * per_row for n in rows]
 
 
-def _expect_list(kind: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, size: int) -> None:
+def _expect_length(kind: str, tensors: Sequence[torch.Tensor], size: int) -> None:
     if len(tensors) != size:
         raise ValueError(f"{kind}: the list is of {len(tensors)} tensors, for {size} ranks")
-    for tensor in tensors:
-        expect_same_type(kind, tensor, like)
 
 
 def _whole(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

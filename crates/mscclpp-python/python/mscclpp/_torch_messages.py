@@ -228,11 +228,9 @@ def be_relaxed_about_captures() -> None:
         ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
         ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
     ):
-        exchange: Callable[..., int] | None
         try:
             exchange = getattr(ctypes.CDLL(library), name)
         except (OSError, AttributeError):
             continue
-        if exchange is not None:
-            exchange(ctypes.byref(relaxed))
-            return
+        exchange(ctypes.byref(relaxed))
+        return

@@ -16,7 +16,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 /// The most descriptors of rank 0, which leave room for a dozen ranks.
 const DESCRIPTORS: u64 = 24;
 /// The time that rank 0 waits for ranks that it has no room for.
-const ROOT_WAITS: Duration = Duration::from_secs(8);
+const ROOT_WAITS: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     if let Some(role) = child::role() {

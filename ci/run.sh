@@ -222,7 +222,8 @@ step_python() {
     python3 ci/licences.py --check
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
-    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest pytest-xdist mypy numpy ruff mpi4py mpich
+    # Another minor version of the checkers may find other things.
+    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest pytest-xdist 'mypy>=2.4,<2.5' numpy 'ruff>=0.17,<0.18' mpi4py mpich
     install_python "$venv"
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q -n "$(nproc)" --dist loadfile tests)
@@ -354,7 +355,7 @@ step_soak() { cargo test -p mscclpp-ethernet --release --test it -- --ignored tw
 step_rdma() {
     command -v qemu-system-x86_64 > /dev/null || install_packages qemu-system-x86
     # The machine is made of the current versions of packages.
-    [ "$(id -u)" != 0 ] || apt-get update -qq
+    [ "$(id -u)" != 0 ] || apt-get -o Acquire::Retries=3 update -qq
     local smoke ports tests nl=$'\n'
     smoke=$(vm_script rdma-smoke.sh) ports=$(vm_script rdma-ports.sh) tests=$(vm_script rdma-tests.sh)
     # The packages are the same each time: with others, cargo would build most of them again.
@@ -375,7 +376,8 @@ twice() {
 
 install_packages() {
     [ "$(id -u)" = 0 ] || { echo "please install: $*"; return 1; }
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
+    apt-get -o Acquire::Retries=3 update -qq &&
+        DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install -qq -y --no-install-recommends "$@"
 }
 
 [ $# -gt 0 ] && STEPS=("$@")

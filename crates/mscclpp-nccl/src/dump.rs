@@ -204,7 +204,7 @@ mod tests {
         let hour = Duration::from_secs(3600);
         there.send(&message(SystemTime::now() - hour, old), 0, TAG).unwrap();
         let told = said(&here, 1, Instant::now());
-        // The message has whole seconds, of which the next may begin meanwhile.
+        // The message says the time in whole seconds, and another second may begin before it is read.
         assert!([3600, 3601].iter().any(|age| told == format!("{old}, {age} seconds ago")), "{told}");
         there.send(&message(SystemTime::now() - hour, old), 0, TAG).unwrap();
         there.send(&message(SystemTime::now(), new), 0, TAG).unwrap();

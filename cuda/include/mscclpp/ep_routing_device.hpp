@@ -148,7 +148,8 @@ struct EpRouting : EpDispatchBlock {
     return true;
   }
 
-  // Marks the tokens that are to be sent next, `n` from `token` on. If the block has no others, countBefore has left their marks.
+  // Marks the `n` tokens from `token` on, which are sent next. If a block marks all its tokens at once, the marks of countBefore
+  // are still there, and it does nothing.
   MSCCLPP_DEVICE_INLINE void markNext(uint32_t token, uint32_t n) const {
     if (end - first <= EpTokensAtOnce) return;
     if (token != first) addMarks();

@@ -123,7 +123,7 @@ fn relay(
             if side == 0 && std::mem::take(&mut flip) {
                 bytes[0] ^= 1;
             }
-            // Who has received the bytes finds them counted.
+            // The bytes are counted before they are sent on, so that a receiver finds them counted.
             so_far[side] += count;
             let _ = passed.inspect(|passed| passed[side].store(so_far[side], Ordering::Relaxed));
             if to.write_all(&bytes[..count]).is_err() {

@@ -80,6 +80,8 @@ def check_seconds(timeout_sec: float, name: str = "timeout_sec") -> None:
         if not hasattr(timeout_sec, "__float__") and not hasattr(timeout_sec, "__index__"):
             raise TypeError
         seconds = float(timeout_sec)
+    except OverflowError:
+        seconds = float("inf")
     except TypeError:
         raise TypeError(f"argument '{name}': expected seconds, got {timeout_sec!r}") from None
     if not 0 <= seconds < threading.TIMEOUT_MAX:

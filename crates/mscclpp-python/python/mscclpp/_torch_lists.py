@@ -41,7 +41,8 @@ def into_list(
     is_even = len(set(counts)) == 1
     if kind == "gather" and not is_even:
         raise ValueError(
-            f"gather: the tensors of the list have {[tensor.numel() for tensor in taken]} numbers; all must have as many"
+            f"gather: the tensors of the list have {[tensor.numel() for tensor in taken]} numbers; "
+            "all must have the same number"
         )
     in_one_piece = _whole(taken)
     name, count = (kind, counts[0]) if is_even else ("all_gather_v", counts)

@@ -26,7 +26,7 @@ impl Deref for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // It fails only for a socket that does not listen.
+        // The call fails only for a socket that does not listen.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }

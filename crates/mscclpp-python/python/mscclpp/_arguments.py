@@ -76,15 +76,9 @@ def optional(name: str, value: Any, most: int = (1 << 31) - 1) -> int | None:
 
 
 def check_seconds(timeout_sec: float, name: str = "timeout_sec") -> None:
-    try:
-        if not hasattr(timeout_sec, "__float__") and not hasattr(timeout_sec, "__index__"):
-            raise TypeError
-        seconds = float(timeout_sec)
-    except OverflowError:
-        seconds = float("inf")
-    except TypeError:
-        raise TypeError(f"argument '{name}': expected seconds, got {timeout_sec!r}") from None
-    if not 0 <= seconds < threading.TIMEOUT_MAX:
+    if not hasattr(timeout_sec, "__float__") and not hasattr(timeout_sec, "__index__"):
+        raise TypeError(f"argument '{name}': expected seconds, got {timeout_sec!r}")
+    if not 0 <= timeout_sec < threading.TIMEOUT_MAX:
         raise ValueError(
             f"argument '{name}': expected seconds from 0 to {threading.TIMEOUT_MAX:.0f}, got {timeout_sec}"
         )

@@ -14,7 +14,7 @@
 # MSCCLPP_PLATFORM=sim runs them on simulated devices. Further variables:
 #
 #   GPU_OUT=FOLDER        the folder for logs and measurements   [target/gpu]
-#   GPU_JOBS=N            test programs at a time                [a sixth of the cores]
+#   GPU_JOBS=N            test programs at a time                [1; on simulated devices a sixth of the cores]
 #   HOLD_BASELINE=FILE    figures to compare, of the same devices [none: a baseline is written]
 #   HOLD_AGAINST=PROGRAM  another mscclpp-bench to compare with, in turns
 #   HOLD_TOLERANCE=N      percent                                [3]
@@ -57,7 +57,11 @@ ends() {
 trap ends EXIT
 trap 'exit 143' TERM INT
 CORES=$(nproc)
-JOBS=${GPU_JOBS:-$((CORES / 6 > 1 ? CORES / 6 : 1))}
+# Kernels of different processes do not run on a GPU at the same time: they take turns of milliseconds. So ranks that wait for each
+# other take a hundred times longer if programs run side by side.
+JOBS=1
+[ "${MSCCLPP_PLATFORM:-}" != sim ] || JOBS=$((CORES / 6 > 1 ? CORES / 6 : 1))
+JOBS=${GPU_JOBS:-$JOBS}
 export WORK LOGS
 
 # within SECONDS COMMAND...: runs a command, and ends it and its processes when the time is up or this script is ended. `timeout`

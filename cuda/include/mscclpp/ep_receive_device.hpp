@@ -359,8 +359,14 @@ struct EpReceiver : EpDispatchBlock {
 #pragma unroll
     for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) {
       const uint32_t word = 2 * (first + u * 32);
-      if (word * 8 < bytes) failed = failed || !b.take(packets, at + word * 16ull, taken.of[u].low, row.r);
-      if (word * 8 + 8 < bytes) failed = failed || !b.take(packets, at + (word + 1) * 16ull, taken.of[u].high, row.r);
+      const uint8_t* const two = at + word * 16ull;
+      if (word * 8 >= bytes) break;
+      // Both packets are under way at once. The second one may be behind the end.
+      const bool areTwo = word * 8 + 8 < bytes;
+      const Bytes16 low = Ll16Packets::load(two), high = Ll16Packets::load(areTwo ? two + 16 : two);
+      taken.of[u] = Bytes16{Ll16Packets::wordOf(low), areTwo ? Ll16Packets::wordOf(high) : 0};
+      if (!packets.isThere(low)) failed = failed || !b.take(packets, two, taken.of[u].low, row.r);
+      if (areTwo && !packets.isThere(high)) failed = failed || !b.take(packets, two + 16, taken.of[u].high, row.r);
     }
     return !warpFailed(failed);
   }

@@ -34,8 +34,8 @@ struct EpSender : EpRouting {
     if (!call.again && !countBefore()) return false;
     if (b.isLastByNumber()) sendHeaders();
     if constexpr (ByRow) return sendByRow();
-    // Behind the parts of the tensors there is one for what the library sends along.
-    const uint32_t parts = partsOfTensors() + (call.again ? 0 : 1);
+    // Before the parts of the tensors there is one for what the library sends along.
+    const uint32_t parts = partsAlong() + partsOfTensors();
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
       const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
       if (!call.again && !few) markNext(token, n);
@@ -43,7 +43,7 @@ struct EpSender : EpRouting {
       const uint32_t subs = subsOf(n, warps, parts);
       for (uint32_t u = warp; u < n * subs; u += warps) {
         const uint32_t t = u / subs;
-        sendToken(token + t, t, u - t * subs, subs, parts);
+        sendToken(token + t, t, u - t * subs, subs);
       }
       if (!call.again) noteRouting(token, n);
     }
@@ -80,7 +80,7 @@ struct EpSender : EpRouting {
       if (b.lane == 0) next = b.takeNumber(EpNextToken);
       if (!call.again && b.lane == 0) failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(token / each), 2 * b.epoch + 1});
       failed = warpFailed(failed);
-      if (!failed) sendToken(token, 0, u - token * subs, subs, parts);
+      if (!failed) sendToken(token, 0, u - token * subs, subs);
     }
     if (blockAny(failed)) return false;
     b.signal(b.number, b.numbers, 0);
@@ -113,6 +113,8 @@ struct EpSender : EpRouting {
     }
     return partsOf(segment);
   }
+  // Returns the parts of what goes along, if it is sent with the rows.
+  MSCCLPP_DEVICE_INLINE uint32_t partsAlong() const { return ByRow || call.again ? 0 : 1; }
   MSCCLPP_DEVICE_INLINE uint32_t partsOfTensors() const {
     uint32_t parts = 0;
     for (uint32_t segment = 0; segment < ep.parts; ++segment) parts += partsToSend(segment);
@@ -124,13 +126,18 @@ struct EpSender : EpRouting {
     if (!call.again && !ByRow) return numberOf(ep.nExperts + r, t);
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + r);
   }
-  // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on, of `parts`. All
-  // threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, uint32_t parts) {
+  // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on. All threads of a
+  // warp call it.
+  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs) {
     // Thread r has the row of the token at rank r, or -1.
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
     const uint32_t sub = part;
-    uint32_t begin = 0;
+    uint32_t begin = partsAlong();
+    // The receiver needs it to store the first part of the row.
+    if (part < begin) {
+      sendRoute(token, t, row);
+      part += subs;
+    }
     if constexpr (!Rows::AreGiven) rows.begin(token);
 #pragma unroll 1
     for (uint32_t segment = 0; segment < ep.parts; ++segment) {
@@ -147,7 +154,7 @@ struct EpSender : EpRouting {
           forPlaces(places, [&](uint32_t, uint8_t* place) { putPart(place, segment, part - begin, sent); });
         }
       } else if (segment == 0 && ep.quantisation != EpAsItIs) {
-        sendQuantised(token, places, placesOf(row, 1), part, end, subs);
+        part = begin + sendQuantised(token, places, placesOf(row, 1), part - begin, end - begin, subs);
       } else {
         const uint32_t bytes = ep.segmentBytes[segment], source = ep.quantisation == EpAsItIs ? segment : segment - 1;
         const uint8_t* const from = call.rows[source] + static_cast<uint64_t>(token) * bytes;
@@ -159,7 +166,6 @@ struct EpSender : EpRouting {
       }
       begin = end;
     }
-    if (part < parts) sendRoute(token, t, row);
     if constexpr (ByRow) signalRow(row, sub, subs);
   }
 
@@ -259,9 +265,9 @@ struct EpSender : EpRouting {
     return loaded;
   }
   // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In
-  // each step, a thread has 16 numbers. `part` is then the first one behind the end.
-  MSCCLPP_DEVICE_INLINE void sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t& part, uint32_t end,
-                                           uint32_t subs) const {
+  // each step, a thread has 16 numbers. Returns the first part behind the end.
+  MSCCLPP_DEVICE_INLINE uint32_t sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part, uint32_t end,
+                                               uint32_t subs) const {
     const uint32_t groups = (ep.hidden + 127) / 128, steps = quantisedSteps();
     const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
     const uint8_t* const row = call.rows[0] + static_cast<uint64_t>(token) * ep.hidden * 2;
@@ -308,6 +314,7 @@ struct EpSender : EpRouting {
       if constexpr (!ByPackets) next = numbersAt(row, step);
       if (isLast) part += subs;
     }
+    return part;
   }
   // The numbers of a part are those of so many steps, of 512 each.
   MSCCLPP_DEVICE_INLINE uint32_t quantisedSteps() const { return ep.quantisation == EpE4m3Ue8m0 ? 2 : 1; }

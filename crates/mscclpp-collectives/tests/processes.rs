@@ -14,7 +14,7 @@ use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, g
 use mscclpp_collectives::{Collectives, DeviceSlice, Error, Protocol, Selection};
 use mscclpp_test_support::{
     Random,
-    child::say,
+    child::{say, this_program},
     job::{Children, Role, all_succeed, run_if_child},
     until,
 };
@@ -37,6 +37,9 @@ fn main() -> ExitCode {
         }),
         Trial::test("a_rank_that_is_killed_in_the_middle_of_replays_is_named_by_all", || killed("replays")),
         Trial::test("a_rank_that_is_killed_is_named_by_all_between_nodes", || killed("nodes")),
+        // On GPUs, these kernels need no compiler.
+        Trial::test("a_rank_that_cannot_compile_its_kernels_is_an_error_on_all", without_compiler)
+            .with_ignored_flag(platform() != Platform::Sim),
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(1));
@@ -52,8 +55,39 @@ fn killed(role: &str) -> Result<(), Failed> {
     children.expect_named(&[0, 2], VICTIM, at)
 }
 
+fn without_compiler() -> Result<(), Failed> {
+    let mut children = Children::start_as("compile", N, |rank| {
+        let mut program = this_program();
+        if rank == VICTIM {
+            program
+                .env("PATH", "/nonexistent")
+                .env("MSCCLPP_CACHE_DIR", "/nonexistent")
+                .env_remove("CXX")
+                .env_remove("MSCCLPP_CXX");
+        }
+        program
+    });
+    children.go();
+    for rank in 0..N {
+        let said = children.next_line(rank);
+        println!("rank {rank}: {said}");
+        let expected = if rank == VICTIM { "none runs here" } else { "loading the kernels of collectives" };
+        if !said.contains(expected) {
+            return Err(said.into());
+        }
+        children.expect_success(rank);
+    }
+    Ok(())
+}
+
 fn child(role: &Role) {
     mscclpp::log::init().expect("logging");
+    if role.name == "compile" {
+        let comm = communicator_of(role).expect("a communicator");
+        let gpu = comm.context().gpu(device_of(role.rank)).expect("a device");
+        let error = builder(&comm, &gpu).connect().err().expect("rank 1 has no compiler");
+        return say(&error.to_string());
+    }
     let run = if role.name.contains("publish") { gather_until } else { replay_until };
     if role.was_killed(|role, _, _| run(role, u64::MAX), || assert_usable(device_of(role.rank))) {
         return;

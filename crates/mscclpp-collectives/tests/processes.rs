@@ -85,7 +85,7 @@ fn child(role: &Role) {
     if role.name == "compile" {
         let comm = communicator_of(role).expect("a communicator");
         let gpu = comm.context().gpu(device_of(role.rank)).expect("a device");
-        let error = builder(&comm, &gpu).connect().err().expect("rank 1 has no compiler");
+        let error = builder(&comm, &gpu).connect().expect_err("rank 1 has no compiler");
         return say(&error.to_string());
     }
     let run = if role.name.contains("publish") { gather_until } else { replay_until };

@@ -18,7 +18,7 @@ use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 
 use crate::{
     Error, ExpertsBuilder, Payload, Result, Routed,
-    handle::{EpHandle, LOST_CHOICES, NEWLY_LOST, SAID, SAID_ALL},
+    handle::{EpHandle, IN_USE, LOST_CHOICES, NEWLY_LOST, SAID, SAID_ALL},
     launch::Kernels,
     routed::{Pool, next_number},
     scratch::{self, PROBLEM_BYTES},
@@ -308,6 +308,15 @@ impl Experts {
     pub(crate) fn check_failures(&self) -> Result<()> {
         Abort::check(self)?;
         let problem = |which| self.problem(which);
+        if let Some(micro_batch) = problem(IN_USE)?.checked_sub(1) {
+            let reason = format!(
+                "the rows of the last dispatch of micro-batch {micro_batch}, which lie where they came (Layout::Rank), were not given \
+                 back before the next one: combine them, or call release()"
+            );
+            self.engine.scratch.abort(&reason);
+            self.engine.end(reason);
+            return Abort::check(self);
+        }
         if let Some(rank) = problem(2)?.checked_sub(1) {
             let rank = self.job_rank(rank as usize);
             return Err(Error::TooManyTokens { rank, capacity: self.handle.capacity as usize });

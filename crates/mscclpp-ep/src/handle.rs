@@ -29,8 +29,10 @@ pub(crate) const MANY_TOKENS: u32 = 512;
 pub(crate) const MANY_TOKENS_OF_SIM: u32 = 6;
 /// `EpMarkWords` of GPUs.
 pub(crate) const MARK_WORDS: u64 = 4;
+/// `EpInUse`.
+pub(crate) const IN_USE: u64 = 4;
 /// `EpNewlyLost`.
-pub(crate) const NEWLY_LOST: u64 = 4;
+pub(crate) const NEWLY_LOST: u64 = 5;
 /// `EpSaid`.
 pub(crate) const SAID: u64 = NEWLY_LOST + MAX_RANKS as u64;
 /// `EpSaidAll`.

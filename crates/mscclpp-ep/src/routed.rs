@@ -100,8 +100,9 @@ impl Routed {
         self.layout
     }
 
-    /// Where the rows of tensor `part` are that came in [`Layout::Rank`], until the next dispatch of the same micro-batch.
-    /// Kernels that read them come before the combine or the release in their stream.
+    /// Where the rows of tensor `part` are that came in [`Layout::Rank`], until their combine or release.
+    /// Kernels that read them come before it in their stream. The next dispatch of the same micro-batch comes after it: these
+    /// experts cannot be used any more otherwise.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for another layout, or a tensor that does not exist.

@@ -73,7 +73,7 @@ impl Settings {
                 map.iter().max().unwrap_or(&0)
             ));
         }
-        let (most_local, rows) = (self.most_local(ranks), ranks as u64 * capacity);
+        let (most_local, rows) = (self.most_local(ranks), (ranks as u64).saturating_mul(*capacity));
         // Kernels count the rows of all experts, and the choices of all rows, in 32 bits.
         if *capacity == 0 || most_local.max(*top_k).saturating_mul(rows) >= 1 << 31 {
             return invalid(format!(

@@ -22,6 +22,9 @@ use crate::{
 
 pub(crate) use self::table::{add, all, of, remove, remove_all, with_window};
 
+/// Why a communicator takes no more calls after `ncclCommFinalize`.
+pub(crate) const FINALIZED: &str = "finalized";
+
 /// One rank's communicator, which is formed in the background after it is made.
 pub(crate) struct Comm {
     /// The rank and the number of ranks. A split does not know them before its ranks have exchanged their colors.
@@ -285,17 +288,21 @@ impl Comm {
     }
 
     fn check(&self, ours: &Ours) -> Code {
-        if self.ended.get().is_some() {
-            // Calls that were made go on, and are still reported. That other ranks have left is no error any more.
-            return if ours.is_idle().unwrap_or(true) { Code::SUCCESS } else { Code::IN_PROGRESS };
-        }
-        let lost = match ours.comm.bootstrap().failure() {
-            // A rank that aborts is no failure here: programs end by aborting, each rank in its own time. Calls that wait, or are
-            // made later, do fail.
-            None | Some(BootstrapError::Aborted { .. }) => None,
-            Some(lost) => Some(Failure::from(lost)),
+        let failure = match self.ended.get() {
+            Some(_) if matches!(ours.is_idle(), Ok(false)) => return Code::IN_PROGRESS,
+            // Calls that were made before have gone on. That other ranks have left is no error any more.
+            Some(&FINALIZED) => ours.is_idle().and_then(|_| ours.check()).err(),
+            Some(_) => None,
+            None => {
+                let lost = match ours.comm.bootstrap().failure() {
+                    // A rank that aborts is no failure here: programs end by aborting, each rank in its own time. Calls that
+                    // wait, or are made later, do fail.
+                    None | Some(BootstrapError::Aborted { .. }) => None,
+                    Some(lost) => Some(Failure::from(lost)),
+                };
+                lost.or_else(|| ours.check().err())
+            }
         };
-        let failure = lost.or_else(|| ours.check().err());
         let Some(failure) = failure else { return Code::SUCCESS };
         let code = failure.code;
         self.failed.lock().get_or_insert_with(|| {

@@ -18,7 +18,7 @@ use mscclpp::errors::BootstrapError;
 use crate::{
     abi::{Code, Handle},
     answers,
-    comm::{self, Backend, Comm},
+    comm::{self, Backend, Comm, FINALIZED},
     dump,
     env::Env,
     exit::{self, Unfinished},
@@ -51,12 +51,12 @@ pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
     match comm.backend()? {
         Backend::Handed(handed) => handed.finalize(),
         Backend::Ours(ours) => {
-            comm.end("finalized");
+            comm.end(FINALIZED);
             if !comm.settings.blocking {
                 return Ok(Code::IN_PROGRESS);
             }
             wait_complete(&comm, ours)?;
-            comm.tell_mismatch(ours).map(|()| Code::SUCCESS)
+            ours.check().inspect_err(|failure| comm.fail(failure)).map(|()| Code::SUCCESS)
         }
     }
 }

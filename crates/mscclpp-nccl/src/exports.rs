@@ -90,24 +90,27 @@ nccl! {
 
     /// Makes this rank's communicator, on the thread's device.
     fn ncclCommInitRank/pncclCommInitRank(comm: *mut Handle, nranks: c_int, commId: UniqueId, rank: c_int) {
-        group::noted(forming::init_rank(OutPointer::at(comm, "comm")?, nranks, &commId, rank, std::ptr::null()))
+        let place = OutPointer::at(comm, "comm");
+        group::noted(place.and_then(|place| forming::init_rank(place, nranks, &commId, rank, std::ptr::null())))
     }
 
     /// Makes this rank's communicator, with a configuration.
     fn ncclCommInitRankConfig/pncclCommInitRankConfig(
         comm: *mut Handle, nranks: c_int, commId: UniqueId, rank: c_int, config: *mut Config,
     ) {
-        group::noted(forming::init_rank(OutPointer::at(comm, "comm")?, nranks, &commId, rank, config))
+        let place = OutPointer::at(comm, "comm");
+        group::noted(place.and_then(|place| forming::init_rank(place, nranks, &commId, rank, config)))
     }
 
     /// Makes this rank's communicator from several ids, of which the first alone is used.
     fn ncclCommInitRankScalable/pncclCommInitRankScalable(
         newcomm: *mut Handle, nranks: c_int, myrank: c_int, nId: c_int, commIds: *mut UniqueId, config: *mut Config,
     ) {
-        let ids = array(commIds, nId, "commIds")?;
-        let (id, others) = ids.split_first().ok_or_else(|| Failure::argument("`nId` is 0; one id is needed"))?;
-        others.iter().filter(|other| *other != id).for_each(id::forget);
-        group::noted(forming::init_rank(OutPointer::at(newcomm, "newcomm")?, nranks, id, myrank, config))
+        group::noted(array(commIds, nId, "commIds").and_then(|ids| {
+            let (id, others) = ids.split_first().ok_or_else(|| Failure::argument("`nId` is 0; one id is needed"))?;
+            others.iter().filter(|other| *other != id).for_each(id::forget);
+            forming::init_rank(OutPointer::at(newcomm, "newcomm")?, nranks, id, myrank, config)
+        }))
     }
 
     /// Makes the communicators of all ranks in this process, one on each device.
@@ -143,7 +146,8 @@ nccl! {
     fn ncclCommSplit/pncclCommSplit(
         comm: Handle, color: c_int, key: c_int, newcomm: *mut Handle, config: *mut Config,
     ) {
-        group::noted(split::split(comm, color, key, OutPointer::at(newcomm, "newcomm")?, config))
+        let place = OutPointer::at(newcomm, "newcomm");
+        group::noted(place.and_then(|place| split::split(comm, color, key, place, config)))
     }
 
     /// Makes a communicator without some of the ranks.
@@ -151,8 +155,9 @@ nccl! {
         comm: Handle, excludeRanksList: *mut c_int, excludeRanksCount: c_int, newcomm: *mut Handle,
         config: *mut Config, shrinkFlags: c_int,
     ) {
-        let excluded = array(excludeRanksList, excludeRanksCount, "excludeRanksList")?;
-        group::noted(split::shrink(comm, &excluded, OutPointer::at(newcomm, "newcomm")?, config, shrinkFlags))
+        group::noted(array(excludeRanksList, excludeRanksCount, "excludeRanksList").and_then(|excluded| {
+            split::shrink(comm, &excluded, OutPointer::at(newcomm, "newcomm")?, config, shrinkFlags)
+        }))
     }
 
     /// Makes a unique id by which new ranks find the ranks of a communicator.
@@ -166,7 +171,8 @@ nccl! {
         comm: Handle, nRanks: c_int, uniqueId: *const UniqueId, rank: c_int, newcomm: *mut Handle, config: *mut Config,
     ) {
         let id = if uniqueId.is_null() { None } else { Some(uniqueId.read_unaligned()) };
-        group::noted(growing::grow(comm, nRanks, id, rank, OutPointer::at(newcomm, "newcomm")?, config))
+        let place = OutPointer::at(newcomm, "newcomm");
+        group::noted(place.and_then(|place| growing::grow(comm, nRanks, id, rank, place, config)))
     }
 
     /// Reports whether a communicator is ready, still at work in the background, or failed.
@@ -217,7 +223,8 @@ nccl! {
     fn ncclCommWindowRegister/pncclCommWindowRegister(
         comm: Handle, buff: *mut c_void, size: usize, win: *mut Handle, winFlags: c_int,
     ) {
-        group::noted(memory::register_window(comm, (buff, size), OutPointer::at(win, "win")?, winFlags))
+        let place = OutPointer::at(win, "win");
+        group::noted(place.and_then(|place| memory::register_window(comm, (buff, size), place, winFlags)))
     }
 
     /// Ends a registration of [`ncclCommWindowRegister`].

@@ -6,11 +6,13 @@ import os
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import mscclpp
 import numpy
 import pytest
 from mscclpp import Collectives, CommGroup
+from mscclpp._collectives import _OfThread
 
 import ranks
 from device import Dlpack, Interface, arrays
@@ -484,3 +486,18 @@ def waits_in_vain(rank, n, address):
 def test_a_wait_in_vain_ends():
     with ranks.Ranks(2, waits_in_vain) as job:
         job.outcome(0)
+
+
+def test_calls_of_a_group_are_made_in_the_order_of_the_program_whatever_their_streams():
+    made = []
+    comm = object.__new__(Collectives)
+    comm._of_thread, comm.is_simulated = _OfThread(), False
+    comm._made = SimpleNamespace(
+        capture_of=lambda stream: None,
+        enqueue=lambda requests, stream, others=(): made.append((requests, stream, others)),
+    )
+    calls = [("send", number, 0, 1, "uint8", "sum", 0) for number in range(3)]
+    with comm.group():
+        for call, stream in zip(calls, (1, 2, 1), strict=True):
+            comm._put(call, stream, None)
+    assert made == [(calls, 1, [2])]

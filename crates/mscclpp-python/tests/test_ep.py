@@ -321,7 +321,7 @@ def test_errors_name_the_argument(rank, n, address):
     refused(ValueError, "argument 'out': expected 1 arrays", comm.dispatch, rows, ids, layout="token", out=(rows, rows))
     refused(
         ValueError,
-        r"argument 'out\[0\]': expected at least 16 rows",
+        r"argument 'out\[0\]': expected 16 rows",
         comm.dispatch,
         rows,
         ids,
@@ -349,8 +349,7 @@ def test_errors_name_the_argument(rank, n, address):
     refused(mscclpp.Error, "token 0 has a choice that is neither -1 nor one of the 4 experts", comm.synchronize)
     many = library.ones((5, 8), "float32")
     refused(mscclpp.Error, "more than 4 tokens", comm.dispatch, many, library.zeros((5, 2), "int32"), layout="token")
-    with pytest.raises(mscclpp.Error, match="more than 4 tokens"):
-        comm.synchronize()
+    comm.synchronize()
     comm.dispatch(rows, ids, layout="token", out=library.zeros((1, 8), "float32"))
     with pytest.raises(mscclpp.Error, match="more rows came than the memory of the layout holds"):
         comm.synchronize()

@@ -90,7 +90,8 @@ struct EpReceiver : EpDispatchBlock {
         heads.rows[r] = static_cast<uint32_t>(word);
         heads.tokens[r] = static_cast<uint32_t>(word >> 32);
       } else if (of == 1) {
-        if ((word & EpHeaderRefused) != 0) b.report(EpRefused, r + 1);
+        // This rank's own call has said so by itself.
+        if ((word & EpHeaderRefused) != 0 && r != ep.rank) b.report(EpRefused, r + 1);
         heads.areOther[r] = word >> 32 != payload();
         if (heads.areOther[r] != 0) b.report(EpOther, r + 1);
       } else {

@@ -26,6 +26,9 @@ pub(crate) struct PeerSegments {
     words: DeviceBuffer,
     begin: u64,
     mapped: Arc<Mapped>,
+    /// Held while a segment is mapped or unmapped, so that the words and the table name the same segments: a registration does
+    /// so on its own thread, and messages about published memory are handled on another one.
+    changing: Mutex<()>,
     /// Whether this rank has mapped any segment, at any time.
     are_used: AtomicBool,
 }
@@ -48,7 +51,13 @@ impl KernelObject for Mapped {}
 impl PeerSegments {
     /// Starts with no segments. `words` has room for a [`Reach`] from byte `begin` on, all zero.
     pub(super) fn new(words: &DeviceBuffer, begin: u64) -> Self {
-        Self { words: words.clone(), begin, mapped: Arc::default(), are_used: AtomicBool::new(false) }
+        Self {
+            words: words.clone(),
+            begin,
+            mapped: Arc::default(),
+            changing: Mutex::default(),
+            are_used: AtomicBool::new(false),
+        }
     }
 
     /// Whether this rank has mapped any segment, at any time.
@@ -71,13 +80,19 @@ impl PeerSegments {
         self.write(offset_of!(Reach, ready) as u64 + 8 * (slot - 1), ready.into())
     }
 
-    /// Notes where this rank has mapped a peer's segment, so that kernels find it. The slot [exists](is_slot).
+    /// Notes where this rank has mapped a peer's segment, so that kernels find it. The slot [exists](is_slot). Does nothing if
+    /// the slot has a later segment of the peer: a message about an earlier one may come after the registration of that.
     pub(crate) fn map(&self, peer: usize, slot: u64, segment: MappedSegment) -> Result<()> {
+        let _changing = self.changing.lock();
+        let later = |there: &MappedSegment| there.generation > segment.generation;
+        if self.mapped.0.lock().get(&(peer, slot)).is_some_and(later) {
+            return Ok(());
+        }
         self.are_used.store(true, Ordering::Relaxed);
         self.write_mapped(peer, slot, segment.at, segment.bytes)?;
         self.write(expects(peer), 1)?;
-        // The segment that had this slot before was withdrawn by the peer. It is dropped without the lock, as that may wait for a
-        // driver.
+        // The segment that had this slot before was withdrawn by the peer. It is dropped without the table's lock, as that may wait
+        // for a driver.
         let before = self.mapped.0.lock().insert((peer, slot), segment);
         drop(before);
         Ok(())
@@ -85,6 +100,7 @@ impl PeerSegments {
 
     /// Unmaps a segment that its peer names no more, if it is still the one of this generation.
     pub(super) fn unmap(&self, peer: usize, slot: u64, generation: u64) -> Result<()> {
+        let _changing = self.changing.lock();
         let mut mapped = self.mapped.0.lock();
         if mapped.get(&(peer, slot)).is_none_or(|segment| segment.generation != generation) {
             return Ok(());

@@ -184,8 +184,7 @@ fn more_tokens_than_the_capacity_are_an_error_on_all_ranks_and_send_nothing() {
         let expected = "rank 1 called dispatch with more than 4 tokens, which is the capacity: it sent none";
         if experts.rank() == 1 {
             assert_eq!(text(called(&[0; 10])), expected);
-            // Its own kernel says it, too.
-            assert_eq!(text(experts.synchronize(&stream)), expected);
+            experts.synchronize(&stream).expect("this rank has been told");
         } else {
             let routed = called(&[0, -1]).unwrap();
             assert_eq!(text(experts.synchronize(&stream)), expected);
@@ -335,5 +334,23 @@ fn what_follows_a_half_that_has_given_up_ends_too() {
             assert!(stream.query_timeout(LIMIT).unwrap(), "the kernels wait on");
         }
         comm.bootstrap().barrier().expect("all is done");
+    });
+}
+
+/// With rows that are packets, nothing is given back.
+#[test]
+fn rows_that_were_not_given_back_are_an_error_at_the_next_dispatch() {
+    ranks(1, |comm, gpu| {
+        let experts = builder(comm, gpu).capacity(1000).connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        let called = || experts.dispatch(&tokens(gpu, &[0, -1]), &stream);
+        let routed = called().unwrap();
+        experts.release(&routed, &stream).unwrap();
+        called().unwrap();
+        experts.synchronize(&stream).expect("the first rows were given back");
+        called().unwrap();
+        let error = text(experts.synchronize(&stream));
+        assert!(error.contains("the last dispatch of micro-batch 0"), "{error}");
+        assert_eq!(text(called()), error);
     });
 }

@@ -225,6 +225,20 @@ fn init_all_takes_the_devices_that_are_named() {
 }
 
 #[test]
+fn a_wrong_place_for_a_communicator_fails_the_group() {
+    let (nccl, id, mut comm) = (nccl(), nccl().unique_id(), ptr::null_mut());
+    nccl.set_device(0);
+    // SAFETY: the functions write a handle to a place for one, and refuse NULL.
+    unsafe {
+        nccl.ok((nccl.ncclGroupStart)());
+        nccl.ok((nccl.ncclCommInitRank)(&raw mut comm, 2, id, 0));
+        let text = "`comm`: the out argument is NULL";
+        nccl.fails((nccl.ncclCommInitRank)(ptr::null_mut(), 2, id, 1), INVALID_ARGUMENT, text);
+        nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, text);
+    }
+}
+
+#[test]
 fn a_communicator_that_does_not_block_is_polled() {
     let (nccl, id) = (nccl(), nccl().unique_id());
     let mut comms = [ptr::null_mut(); N];

@@ -28,9 +28,9 @@ _REDUCTIONS = {"all_reduce", "reduce_scatter", "reduce"}
 
 
 class _OfThread(threading.local):
-    """The calls that a thread has gathered in a `group()`, by stream, and their arrays."""
+    """The calls that a thread has gathered in a `group()`, with their streams and arrays."""
 
-    gathered: dict[int, tuple[list[Request], list[Any]]] | None = None
+    gathered: list[tuple[int, Request, Any]] | None = None
 
 
 class Collectives(OnDevice):
@@ -144,8 +144,9 @@ class Collectives(OnDevice):
 
     def reduce(self, x: Any, root: int, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks; rank `root` gets the result, in `out` or in `x` itself."""
-        given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True)
-        return self._call("reduce", given, taken, given.length, op, self._rank("root", root), x, out, stream)
+        is_root = self.rank == self._rank("root", root)
+        given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True, is_stored=is_root)
+        return self._call("reduce", given, taken, given.length, op, root, x, out, stream)
 
     def broadcast(self, x: Any, root: int, stream: Any = None) -> Any:
         """Copy `x` of rank `root` into `x` of every rank."""
@@ -189,6 +190,8 @@ class Collectives(OnDevice):
         if self.rank == self._rank("root", root):
             given = self._look("x", x)
             self._expect_like(taken, given, "out", self._part(given))
+        else:
+            x = None
         return self._call("scatter", given, taken, taken.length, "sum", root, x, out, stream)
 
     def send(self, x: Any, peer: int, stream: Any = None) -> None:
@@ -219,20 +222,21 @@ class Collectives(OnDevice):
         """
         if self._of_thread.gathered is not None:
             raise misuse("this thread has begun a group() already: end it before another one")
-        gathered = self._of_thread.gathered = {}
+        gathered = self._of_thread.gathered = []
         try:
             yield
         finally:
             self._of_thread.gathered = None
         # All go into the first of the streams, because messages of one stream may wait for those of another. Each
         # capture is separate.
+        streams = dict.fromkeys(stream for stream, _, _ in gathered)
         captures: dict[int | None, list[int]] = {}
-        for stream in gathered:
-            captures.setdefault(self._made.capture_of(stream) if len(gathered) > 1 else None, []).append(stream)
-        for streams in captures.values():
-            requests = [request for stream in streams for request in gathered[stream][0]]
-            arrays = [array for stream in streams for array in gathered[stream][1]]
-            self._enqueue(requests, streams[0], arrays, streams[1:])
+        for stream in streams:
+            captures.setdefault(self._made.capture_of(stream) if len(streams) > 1 else None, []).append(stream)
+        for first, *others in captures.values():
+            # In the order in which the program made them, as on other ranks, whose streams may be others.
+            calls = [(request, arrays) for stream, request, arrays in gathered if stream in (first, *others)]
+            self._enqueue([request for request, _ in calls], first, [arrays for _, arrays in calls], others)
 
     def enqueue(self, requests: list[Request], stream: int = 0) -> None:
         """Put collectives into a stream together, by addresses: for other libraries.
@@ -315,10 +319,8 @@ class Collectives(OnDevice):
         gathered = self._of_thread.gathered
         if gathered is None:
             return self._enqueue([request], stream, arrays)
-        requests, all_arrays = gathered.setdefault(stream, ([], []))
-        requests.append(request)
         # Kept until the end of the group: an array that the program drops now must not become another array's memory.
-        all_arrays.append(arrays)
+        gathered.append((stream, request, arrays))
 
     def _enqueue(self, requests: list[Request], stream: int, arrays: Any, others: Sequence[int] = ()) -> None:
         if self.is_simulated:
@@ -337,13 +339,17 @@ class Collectives(OnDevice):
         else:
             self._made.all_reduce_rows(kernel, args, rows, outputs, stream)
 
-    def _pair(self, x: Any, out: Any, shape: Any, in_place: bool = False) -> tuple[_Array, _Array, Any]:
-        """Returns the properties of the input and of the output, and the output array."""
-        given = self._look("x", x, is_written=in_place and out is None)
+    def _pair(
+        self, x: Any, out: Any, shape: Any, in_place: bool = False, is_stored: bool = True
+    ) -> tuple[_Array, _Array, Any]:
+        """Returns the properties of the input and of the output, and the output array. Whether this rank stores it:
+        `is_stored`.
+        """
+        given = self._look("x", x, is_written=in_place and out is None and is_stored)
         if out is None:
             out = x if in_place else _new(x, shape(given))
             return given, given if in_place else self._look("out", out), out
-        taken = self._look("out", out, is_written=True)
+        taken = self._look("out", out, is_written=is_stored)
         self._expect_like(taken, given, "out", shape(given))
         return given, taken, out
 

@@ -71,10 +71,10 @@ def dispatch(
     with_hook: bool,
 ) -> tuple[Any, torch.Tensor, Handle, Hook]:
     """Sends tokens. Returns what comes: the rows of the local experts, their numbers, and the hook that receives them."""
-    if x.dim() != 2 or topk_idx.dim() != 2 or x.shape[0] > most:
+    # More tokens than num_max_dispatch_tokens_per_rank are refused by the experts, which tell the other ranks.
+    if x.dim() != 2 or topk_idx.dim() != 2:
         raise ValueError(
-            f"arguments 'x' and 'topk_idx': expected up to {most} (num_max_dispatch_tokens_per_rank) tokens, got "
-            f"{tuple(x.shape)} and {tuple(topk_idx.shape)}"
+            f"arguments 'x' and 'topk_idx': expected matrices, got {tuple(x.shape)} and {tuple(topk_idx.shape)}"
         )
     if use_ue8m0 and not (use_fp8 and round_scale):
         raise ValueError("argument 'use_ue8m0': it takes use_fp8=True and round_scale=True, too")

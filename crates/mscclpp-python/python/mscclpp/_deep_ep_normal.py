@@ -83,7 +83,7 @@ def dispatch(
     to_each: list[list[int]] = []
     if num_worst_tokens:
         n, most = num_worst_tokens, -(-num_worst_tokens // ranks.size)
-        if tokens > most:
+        if tokens * ranks.size > n:
             raise ValueError(
                 f"argument 'num_worst_tokens': expected at least {ranks.size} ranks x {tokens} tokens, got {n}; all "
                 "ranks give the same number, for the rank with the most tokens"

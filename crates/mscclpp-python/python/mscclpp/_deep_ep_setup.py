@@ -19,7 +19,7 @@ from .ep import Experts
 
 _LOG = logging.getLogger("mscclpp.ep")
 
-#: How long a call waits for another rank, in seconds.
+#: How long the host waits for calls that wait for another rank, in seconds.
 PATIENCE = 100.0
 #: The most shapes for which a buffer keeps experts.
 _MOST = 4

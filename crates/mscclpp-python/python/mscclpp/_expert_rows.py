@@ -38,11 +38,11 @@ class ExpertRows(OnDevice):
         """The number of this rank's experts."""
         return int(self._made.n_local)
 
-    def _written(self, name: str, x: Any, dtype: str, least: int) -> _Memory | None:
+    def _at_least(self, name: str, x: Any, dtype: str, least: int, is_written: bool = True) -> _Memory | None:
         """Returns the memory of an array with at least so many numbers, or None if there is no array."""
         if x is None:
             return None
-        array = self._look(name, x, is_written=True)
+        array = self._look(name, x, is_written)
         if array.dtype != dtype:
             raise TypeError(f"argument '{name}': expected numbers of type {dtype}, got {array.dtype}")
         if array.length < least:
@@ -118,15 +118,21 @@ class ExpertRows(OnDevice):
             raise ValueError(
                 f"argument 'out': expected {len(self._coming)} arrays, one for each tensor that comes, got {len(out)}"
             )
-        coming, least = [], n_rows if layout == "expert" else 0
+        coming, exactly = [], n_rows if layout == "expert" else None
         for n, (x, row) in enumerate(zip(out, self._coming)):
             is_number = n == 0 and self._are_numbers and self.quantise is None
             memory = self._bytes(f"out[{n}]", x, is_number, is_written=True)
-            if memory[1] % row or memory[1] < least * row:
-                expected = f"at least {least} rows" if least else "rows"
+            if memory[1] % row or exactly not in (None, memory[1] // row):
+                expected = "rows" if exactly is None else f"{exactly} rows"
                 raise ValueError(f"argument 'out[{n}]': expected {expected} of {row} bytes, got {memory[1]} bytes")
             coming.append(memory)
-        return out, coming, min(size // row for (_, size), row in zip(coming, self._coming))
+        counts = [size // row for (_, size), row in zip(coming, self._coming)]
+        if column_major and len(counts) > 1 and counts[1] != min(counts):
+            raise ValueError(
+                f"argument 'out[1]': expected {min(counts)} rows, as many as the others have, because it lies column by "
+                f"column, got {counts[1]}"
+            )
+        return out, coming, min(counts)
 
     def _new_rows(self, rows: Any, also: Sequence[Any], shape: tuple[int, ...], column_major: bool) -> tuple[Any, ...]:
         like: list[tuple[Any, str | None]] = [(rows, None), *((x, None) for x in also)]
@@ -137,7 +143,8 @@ class ExpertRows(OnDevice):
         for n, ((x, dtype), row) in enumerate(zip(like, self._coming)):
             if n == 1 and column_major:
                 # Words of 4 bytes, as the kernels store them.
-                made.append(_new(x, (*shape[:-1], row // 4, shape[-1]), "float32" if dtype == "float32" else "int32"))
+                are_words = dtype == "float32" or (dtype is None and getattr(x, "itemsize", 1) == 4)
+                made.append(_new(x, (*shape[:-1], row // 4, shape[-1]), dtype if are_words else "int32"))
             else:
                 size = SIZES[dtype] if dtype else getattr(x, "itemsize", 1)
                 made.append(_new(x, (*shape, row // size), dtype))

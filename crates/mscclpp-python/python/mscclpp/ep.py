@@ -211,11 +211,11 @@ class Experts(ExpertRows):
         weighed = self._weights(weights, tokens)
         out, coming, n_rows = self._rows_coming(rows, also, layout, out, self._rows_of(layout, alignment), column_major)
         along = [
-            self._written("ids_into", ids_into, ids.dtype, n_rows * self.top_k),
-            self._written("weights_into", weights_into, "float32", n_rows * self.top_k),
-            self._written("sources_into", sources_into, "int32", n_rows * 2),
-            self._written("counts_into", counts_into, "int32", self.n_local),
-            self._written("waits_into", waits_into, "int64", self.n_ranks),
+            self._at_least("ids_into", ids_into, ids.dtype, n_rows * self.top_k),
+            self._at_least("weights_into", weights_into, "float32", n_rows * self.top_k),
+            self._at_least("sources_into", sources_into, "int32", n_rows * 2),
+            self._at_least("counts_into", counts_into, "int32", self.n_local),
+            self._at_least("waits_into", waits_into, "int64", self.n_ranks),
         ]
         made: list[Any] = []
 
@@ -313,10 +313,10 @@ class Experts(ExpertRows):
         weighed = self._weights(weights, routed.tokens)
         if (row_weights is None) != (weights_into is None):
             raise ValueError("arguments 'row_weights' and 'weights_into': expected both or none, got one")
-        returned = self._written("row_weights", row_weights, "float32", routed._n_rows * self.top_k)
-        taken_back = self._written("weights_into", weights_into, "float32", routed.tokens * self.top_k)
+        returned = self._at_least("row_weights", row_weights, "float32", routed._n_rows * self.top_k, is_written=False)
+        taken_back = self._at_least("weights_into", weights_into, "float32", routed.tokens * self.top_k)
         back = (returned, taken_back) if returned and taken_back else None
-        waits = self._written("waits_into", waits_into, "int64", self.n_ranks)
+        waits = self._at_least("waits_into", waits_into, "int64", self.n_ranks)
         memory, made = (given.address, given.length * SIZES[self.dtype]), []
 
         def enqueue(at: int) -> bool:

@@ -91,7 +91,7 @@ impl PeerSegments {
         self.are_used.store(true, Ordering::Relaxed);
         self.write_mapped(peer, slot, segment.at, segment.bytes)?;
         self.write(expects(peer), 1)?;
-        // The segment that had this slot before was withdrawn by the peer. It is dropped without the table's lock, as that may wait
+        // The peer has withdrawn the segment that had this slot before. It is dropped without the table's lock, as that may wait
         // for a driver.
         let before = self.mapped.0.lock().insert((peer, slot), segment);
         drop(before);

@@ -61,8 +61,8 @@ impl ExpertsBuilder {
         }
     }
 
-    /// The number of experts of all ranks. Each rank has an equal part of them, in order, unless
-    /// [`expert_map`](Self::expert_map) says otherwise.
+    /// The number of experts of all ranks. Expert e is of rank e * ranks / experts, rounded down, so that each rank has an equal
+    /// part in order, unless [`expert_map`](Self::expert_map) says otherwise.
     pub fn experts(mut self, experts: usize) -> Self {
         self.settings.experts = experts as u64;
         self

@@ -40,7 +40,9 @@ class Config:
 
 
 def low_latency_bytes(tokens: int, hidden: int, ranks: int) -> int:
-    """The memory of low-latency calls, in bytes: two dispatches and two combines at the same time."""
-    return (
-        4 * count("num_ranks", ranks) * count("num_max_dispatch_tokens_per_rank", tokens) * 2 * count("hidden", hidden)
-    )
+    """About the memory of low-latency calls, in bytes: two dispatches and two combines at the same time. Rows of up to 128
+    tokens of a rank travel as packets, which take more.
+    """
+    most = count("num_max_dispatch_tokens_per_rank", tokens)
+    rows = (13 if most <= 128 else 4) * count("num_ranks", ranks) * most
+    return rows * 2 * count("hidden", hidden)

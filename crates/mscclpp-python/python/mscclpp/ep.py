@@ -29,7 +29,8 @@ class Experts(ExpertRows):
 
     `experts` is the number of experts of all ranks, `top_k` the number of choices of a token, `hidden` the number of
     numbers of a token, of type `dtype` ("bfloat16", "float16" or "float32"), and `capacity` the most tokens of a rank
-    in a call. Each rank has an equal part of the experts, in order, unless `expert_map` has the rank of each.
+    in a call. Expert e is of rank e * ranks // experts, so that each rank has an equal part in order, unless `expert_map`
+    has the rank of each.
 
     With `quantise`, tokens become numbers of one byte on their way: "e4m3" with a scale of type float32 for 128
     numbers, or "e4m3_ue8m0" with powers of two, of one byte. With `row_bytes`, tokens are rows of so many bytes of any
@@ -249,7 +250,7 @@ class Experts(ExpertRows):
         self, routed: Routed, rows: Any, *, also: Sequence[Any] = (), out: Any = None, stream: Any = None
     ) -> tuple[Any, ...]:
         """Send other rows the way of an earlier dispatch, into its layout. Return the arrays that they come to: `out`,
-        or new ones.
+        or new ones. Rows of the layout that nobody sends are not written, whatever `zero_rest` was.
         """
         _arguments.expect("routed", routed, Routed)
         given = self._rows_given(rows, also, routed.tokens)

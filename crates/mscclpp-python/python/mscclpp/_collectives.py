@@ -144,8 +144,8 @@ class Collectives(OnDevice):
 
     def reduce(self, x: Any, root: int, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks; rank `root` gets the result, in `out` or in `x` itself."""
-        is_root = self.rank == self._rank("root", root)
-        given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True, is_stored=is_root)
+        root = self._rank("root", root)
+        given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True, is_stored=self.rank == root)
         return self._call("reduce", given, taken, given.length, op, root, x, out, stream)
 
     def broadcast(self, x: Any, root: int, stream: Any = None) -> Any:

@@ -304,7 +304,7 @@ mod tests {
     use mscclpp::{ContextExt, Platform};
 
     use super::*;
-    use crate::handle::Reach;
+    use crate::{handle::Reach, rank::peer_segments::MappedSegment};
 
     /// A registry with one segment of 1000 bytes, and its first address.
     fn registry() -> (Arc<Registry>, Arc<Segment>, DeviceBuffer) {
@@ -350,6 +350,37 @@ mod tests {
         assert_eq!(place(64, 128, here), Some(64));
         segment.end();
         assert_eq!(place(0, 1000, 8), None);
+    }
+
+    /// A registration has a slot that something published had before, and messages about that come late.
+    #[test]
+    fn a_late_message_about_a_segment_leaves_the_later_one_of_its_slot() {
+        let (registry, _segment, memory) = registry();
+        let mapped = |generation: u64, bytes: u64| {
+            // SAFETY: the memory lives until the end of the test, and nobody reads or writes it.
+            let registered =
+                unsafe { registry.context.register_memory(memory.ptr(), bytes, Transport::CUDA_IPC) };
+            let segment = MappedSegment {
+                generation,
+                at: memory.ptr(),
+                bytes,
+                _memory: registered.expect("registered memory"),
+            };
+            registry.peers.map(1, 2, segment).expect("mapped");
+        };
+        mapped(7, 512);
+        mapped(6, 256);
+        assert_eq!(
+            registry.peers.mapped_bytes(1, 2),
+            (Some(512), 2),
+            "what was published before has not come back"
+        );
+        registry.peers.unmap(1, 2, 6).expect("unmapped");
+        assert_eq!(registry.peers.mapped_bytes(1, 2), (Some(512), 2));
+        mapped(8, 1024);
+        assert_eq!(registry.peers.mapped_bytes(1, 2), (Some(1024), 2));
+        registry.peers.unmap(1, 2, 8).expect("unmapped");
+        assert_eq!(registry.peers.mapped_bytes(1, 2), (None, 0));
     }
 
     #[test]

@@ -215,7 +215,7 @@ racecheck test mscclpp-ep it calls::random
 "
 SANITIZER=${COMPUTE_SANITIZER:-$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer || echo compute-sanitizer)}
 
-# Two programs run at a time, each on both GPUs.
+# Each program uses all GPUs.
 step_sanitize() {
     command -v "$SANITIZER" > /dev/null || { echo "there is no $SANITIZER"; return $LEFT_OUT; }
     files || return 1
@@ -228,7 +228,7 @@ step_sanitize() {
         echo "$tool $program${tests:+ $tests}"
     done <<< "$SANITIZED" > "$WORK/sanitized"
     # Errors of the driver's API are not reported: the library asks for kinds of memory that the driver may refuse.
-    (cd "$FILES" && xargs -r -P 2 -L 1 bash -c 'tool=$0; leaves_out=()
+    (cd "$FILES" && xargs -r -P "$JOBS" -L 1 bash -c 'tool=$0; leaves_out=()
         [ "$tool" != racecheck ] || leaves_out=(--kernel-name-exclude kernel_substring=bulk)
         logged "$tool-$(basename "$1")${2:+-${2//:/}}" 300 "$SANITIZER" --tool "$tool" --report-api-errors no "${leaves_out[@]}" \
             --target-processes all --error-exitcode 66 "$@"' < "$WORK/sanitized") || code=1

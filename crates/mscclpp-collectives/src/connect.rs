@@ -22,9 +22,8 @@ impl CollectivesBuilder {
     /// [`MAX_RANKS_OF_NODES`](crate::MAX_RANKS_OF_NODES) on several; for no blocks or too little scratch, and a malformed
     /// `MSCCLPP_CHECK_CALLS` or `MSCCLPP_GRAPH_REGISTER`. [`Error::Below`](crate::Error::Below) if ranks ask for different
     /// things, or run different builds of this library ([`Differ`](mscclpp::Error::Differ)), if devices do not reach each
-    /// other's memory and Ethernet is not to be had either, or a rank is lost meanwhile. If a rank
-    /// cannot load its kernels or allocate its scratch, all ranks of its node fail. If it fails otherwise, the others wait for it
-    /// until it leaves or aborts.
+    /// other's memory and Ethernet is not to be had either, or a rank is lost meanwhile. If a rank cannot load its kernels or
+    /// allocate its scratch, all ranks of its node fail. If it fails otherwise, the others wait for it until it leaves or aborts.
     pub fn connect(mut self) -> Result<Collectives> {
         let checks = self.options.check_calls.map_or_else(env::check_calls, Ok)?;
         self.options.check_calls = Some(checks);

@@ -133,7 +133,7 @@ struct EpSender : EpRouting {
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
     const uint32_t sub = part;
     uint32_t begin = partsAlong();
-    // The receiver needs it to store the first part of the row.
+    // The receiver needs what goes along before it can store a part of the row.
     if (part < begin) {
       sendRoute(token, t, row);
       part += subs;

@@ -81,7 +81,7 @@ impl PeerSegments {
     }
 
     /// Notes where this rank has mapped a peer's segment, so that kernels find it. The slot [exists](is_slot). Does nothing if
-    /// the slot has a later segment of the peer: a message about an earlier one may come after the registration of that.
+    /// the slot has a later segment of the peer: a message about an earlier one may come after the later one was registered.
     pub(crate) fn map(&self, peer: usize, slot: u64, segment: MappedSegment) -> Result<()> {
         let _changing = self.changing.lock();
         let later = |there: &MappedSegment| there.generation > segment.generation;

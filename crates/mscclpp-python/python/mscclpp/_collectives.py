@@ -233,10 +233,10 @@ class Collectives(OnDevice):
         captures: dict[int | None, list[int]] = {}
         for stream in streams:
             captures.setdefault(self._made.capture_of(stream) if len(streams) > 1 else None, []).append(stream)
-        for first, *others in captures.values():
-            # In the order in which the program made them, as on other ranks, whose streams may be others.
-            calls = [(request, arrays) for stream, request, arrays in gathered if stream in (first, *others)]
-            self._enqueue([request for request, _ in calls], first, [arrays for _, arrays in calls], others)
+        for named in captures.values():
+            # The calls keep their order, which is that of the other ranks, too. Their streams may differ.
+            calls = [(request, arrays) for stream, request, arrays in gathered if stream in named]
+            self._enqueue([request for request, _ in calls], named[0], [arrays for _, arrays in calls], named[1:])
 
     def enqueue(self, requests: list[Request], stream: int = 0) -> None:
         """Put collectives into a stream together, by addresses: for other libraries.
@@ -342,8 +342,8 @@ class Collectives(OnDevice):
     def _pair(
         self, x: Any, out: Any, shape: Any, in_place: bool = False, is_stored: bool = True
     ) -> tuple[_Array, _Array, Any]:
-        """Returns the properties of the input and of the output, and the output array. Whether this rank stores it:
-        `is_stored`.
+        """Returns the properties of the input and of the output, and the output array. `is_stored` says whether this rank
+        stores to it.
         """
         given = self._look("x", x, is_written=in_place and out is None and is_stored)
         if out is None:

@@ -40,8 +40,9 @@ class Config:
 
 
 def low_latency_bytes(tokens: int, hidden: int, ranks: int) -> int:
-    """About the memory of low-latency calls, in bytes: two dispatches and two combines at the same time. Rows of up to 128
-    tokens of a rank travel as packets, which take more.
+    """The approximate memory of low-latency calls, in bytes: two dispatches and two combines at the same time.
+
+    Rows of up to 128 tokens of a rank travel as packets, which take more.
     """
     most = count("num_max_dispatch_tokens_per_rank", tokens)
     rows = (13 if most <= 128 else 4) * count("num_ranks", ranks) * most

@@ -143,8 +143,8 @@ class ExpertRows(OnDevice):
         for n, ((x, dtype), row) in enumerate(zip(like, self._coming)):
             if n == 1 and column_major:
                 # Words of 4 bytes, as the kernels store them.
-                are_words = dtype == "float32" or (dtype is None and getattr(x, "itemsize", 1) == 4)
-                made.append(_new(x, (*shape[:-1], row // 4, shape[-1]), dtype if are_words else "int32"))
+                has_words = dtype == "float32" or (dtype is None and getattr(x, "itemsize", 1) == 4)
+                made.append(_new(x, (*shape[:-1], row // 4, shape[-1]), dtype if has_words else "int32"))
             else:
                 size = SIZES[dtype] if dtype else getattr(x, "itemsize", 1)
                 made.append(_new(x, (*shape, row // size), dtype))

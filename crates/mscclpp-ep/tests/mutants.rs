@@ -57,7 +57,7 @@ const MUTANTS: &[Mutant] = &[
         "last = before + own == epoch * ep.maxBlocks;", "last = true;"] },
     Mutant { name: "rows_are_freed_before_the_block_has_read_them", change: ["bool isLast() const {\n    blockSync();", "bool isLast() const {"] },
     Mutant { name: "a_rank_does_not_wait_until_rows_are_free", change: [
-        "failed = waits && !waitFor(thread, isFree);", ""] },
+        "(!free && !epWaitUntilFree(", "(false && !epWaitUntilFree("] },
     Mutant { name: "freed_rows_are_not_released", change: [
         "detail::store<MemoryOrder::Release, MemoryScope::System>(line(thread, ep.rank, EpFreed",
         "detail::store<MemoryOrder::Relaxed, MemoryScope::System>(line(thread, ep.rank, EpFreed"] },

@@ -153,17 +153,10 @@ struct EpBlock {
       if (ByPackets && halves != EpReceives && block == 0 && thread < ep.ranks) {
         detail::store<MemoryOrder::Relaxed, MemoryScope::System>(line(thread, ep.rank, EpBegun, direction), epoch);
       }
-    } else {
-      const EpWordIsThere isFree{line(ep.rank, thread < ep.ranks ? thread : 0, EpFreed, direction), epoch - 1};
-      const bool waits = thread < ep.ranks && !isFree();
-      failed = hasGivenUp();
-      // This rank's calls before have ended. So if its rows were not given back (X3), they will never be.
-      if (waits && thread == ep.rank && !failed) {
-        report(EpInUse, microBatch + 1);
-        failed = true;
-      }
-      if (givesUp(failed)) return false;
-      failed = waits && !waitFor(thread, isFree);
+    } else if (thread < ep.ranks) {
+      const EpWordIsThere isFree{line(ep.rank, thread, EpFreed, direction), epoch - 1};
+      const bool free = isFree();
+      failed = hasGivenUp() || (!free && !epWaitUntilFree(ep, line(ep.rank, 0, EpFreed, direction), epoch - 1, microBatch));
     }
     return !givesUp(failed);
   }

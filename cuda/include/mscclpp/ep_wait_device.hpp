@@ -99,6 +99,19 @@ MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, c
   return EpTaken{Ll16Packets::wordOf(packet), came};
 }
 
+// X2. Waits until rank r does not read any more what this rank sent to it, in thread r: then its word, of `words`, which are
+// EpLine bytes apart, is at least `least`. Returns false if the wait was given up, or if the rows of this rank's last dispatch
+// were not given back (X3): its calls before have ended, so these rows never will be.
+// Not inlined: it is called once at the beginning of a kernel, which would spill more registers in its loops.
+MSCCLPP_DEVICE_NOINLINE bool epWaitUntilFree(const EpHandle& ep, const uint64_t* words, uint64_t least, uint32_t microBatch) {
+  const uint32_t r = threadOfBlock();
+  if (!EpWordIsThere{words + ep.rank * (EpLine / 8), least}()) {
+    if (r == ep.rank) detail::store<MemoryOrder::Relaxed, MemoryScope::System>(ep.problems + EpInUse, microBatch + 1);
+    return false;
+  }
+  return epWait(EpWordIsThere{words + r * (EpLine / 8), least}, ep, r);
+}
+
 // Adds to the words of `waits` how long the block waits from now on until the words of the ranks, EpLine bytes apart, are at
 // least `least`. Each warp waits for one rank, so that none waits for two. Returns false, in one thread, if a wait was given up.
 MSCCLPP_DEVICE_NOINLINE bool epAddWaits(const EpHandle& ep, const uint64_t* words, uint64_t least, uint64_t* waits) {

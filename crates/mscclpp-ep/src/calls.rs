@@ -29,7 +29,7 @@ impl IdType {
 pub enum Layout {
     /// `[R, C]`: row `n` of a rank is its `n`-th token for this rank. Nothing is copied: [`Routed::received`] says where the
     /// rows are, and they stay there until a [`combine`](crate::Experts::combine) or
-    /// [`release`](crate::Experts::release).
+    /// [`release`](crate::Routed::release).
     Rank,
     /// One row for each token that came, by rank, then by its number there. R x C rows have room for all.
     Token,

@@ -1,11 +1,11 @@
-//! Combines, and releases.
+//! Combines.
 
-use mscclpp::{Kernel, KernelArgs, LaunchConfig, gpu::Stream};
+use mscclpp::{Kernel, KernelArgs, gpu::Stream};
 
 use crate::{
-    Combine, Error, Experts, Layout, Memory, Receive, Result, Routed,
+    Combine, Error, Experts, Layout, Memory, Receive, Result,
     handle::EpCombine,
-    launch::{Direction, Launch, keeping_if_captured},
+    launch::{Direction, Launch},
     scratch::alignment_of,
 };
 
@@ -110,26 +110,5 @@ impl Experts {
         let memories =
             [rows, out].into_iter().chain(weights).chain(bias).chain(given).chain(taken).chain(add_waits_to);
         Ok(self.launch_of(Direction::Combine, routed.micro_batch, own, call, &routed.tables, memories))
-    }
-
-    /// Gives the rows of a dispatch of [`Layout::Rank`] back without a combine, when the work before it in the stream is
-    /// complete. All ranks may write there then. Without effect for other layouts, and if there was a dispatch of this
-    /// micro-batch since.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a routing of other experts.
-    pub fn release(&self, routed: &Routed, stream: &Stream) -> Result<()> {
-        self.check_routed(routed)?;
-        if self.handle.places.other_bytes != 0 {
-            // The rows are copies out of packets, which no rank writes: there is nothing to give back.
-            return Ok(());
-        }
-        let args = self.args(KernelArgs::new(), []).with(self.handle).with(&routed.tables.buffer);
-        let args = keeping_if_captured(args.with(routed.micro_batch as u32), &routed.tables, stream)?;
-        self.engine.order.put(stream, || {
-            // SAFETY: these are the kernel's parameters.
-            unsafe { self.engine.release.launch(stream, LaunchConfig::linear(1, 32), &args) }
-                .map_err(Error::from)
-        })
     }
 }

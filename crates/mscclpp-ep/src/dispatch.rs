@@ -1,5 +1,7 @@
 //! Dispatches.
 
+use std::sync::Arc;
+
 use mscclpp::{DeviceBuffer, DevicePtr, Kernel, KernelArgs, gpu::Stream};
 
 use crate::{
@@ -129,7 +131,7 @@ impl Experts {
             micro_batch: dispatch.micro_batch,
             out_rows: call.out_rows,
             column_major: dispatch.column_major,
-            of: self.engine.number,
+            engine: Arc::downgrade(&self.engine),
             handle: self.handle,
             scratch: self.handle.scratch[self.rank()]
                 .add(dispatch.micro_batch as u64 * self.handle.places.micro_batch_bytes),

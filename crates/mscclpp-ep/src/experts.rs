@@ -20,7 +20,7 @@ use crate::{
     Error, ExpertsBuilder, Payload, Result, Routed,
     handle::{EpHandle, IN_USE, LOST_CHOICES, NEWLY_LOST, SAID, SAID_ALL},
     launch::Kernels,
-    routed::{Pool, next_number},
+    routed::Pool,
     scratch::{self, PROBLEM_BYTES},
 };
 
@@ -61,8 +61,6 @@ pub(crate) struct Engine {
     pub(crate) table_bytes: u64,
     pub(crate) order: CallOrder,
     pub(crate) owner: Owner,
-    /// A number of this process.
-    pub(crate) number: u32,
     /// For each micro-batch, whether a dispatch or a combine has sent and has not received.
     pub(crate) receives_next: [[AtomicBool; 2]; 2],
     pub(crate) room: DeviceRoom,
@@ -147,7 +145,6 @@ impl Experts {
             table_bytes: layout.table_bytes,
             order: CallOrder::default(),
             owner,
-            number: next_number(),
             receives_next: Default::default(),
             room,
         };
@@ -360,7 +357,7 @@ impl Experts {
     }
 
     pub(crate) fn check_routed(&self, routed: &Routed) -> Result<()> {
-        if routed.of == self.engine.number {
+        if routed.engine.as_ptr() == Arc::as_ptr(&self.engine) {
             return Ok(());
         }
         Err(Error::InvalidArgument("a routing of other experts: give one that these have made".to_owned()))

@@ -7,7 +7,7 @@
 //! | [`Experts::dispatch_again`] | the same with other rows and the routing of an earlier dispatch |
 //! | [`Experts::combine`] | brings the experts' rows back to the token's rank, and sums them with the weights |
 //! | [`Experts::dispatch_by`], [`Experts::combine_by`] | the same by kernels of the program |
-//! | [`Experts::release`] | gives the rows of a dispatch back without a combine |
+//! | [`Routed::release`] | gives the rows of a dispatch back without a combine |
 //! | [`ChoiceCounter::count`] | counts the tokens for each rank and the choices of each expert, before a dispatch |
 //!
 //! The rows that a rank gets, and their order, depend on the routing alone, never on what arrives first; sums have the same

@@ -1,16 +1,18 @@
 //! The routing of a dispatch.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::{Arc, Weak};
 
-use mscclpp::{DeviceBuffer, DevicePtr, Gpu};
+use mscclpp::{
+    DeviceBuffer, DevicePtr, Gpu, Stream,
+    gpu::{KernelArgs, LaunchConfig},
+};
 use parking_lot::Mutex;
 
 use crate::{
     Error, Layout, Result,
+    experts::Engine,
     handle::{EpCounts, EpHandle},
+    launch::keeping_if_captured,
 };
 
 /// Memory for the tables of routings that nobody uses.
@@ -60,17 +62,11 @@ pub struct Routed {
     pub(crate) out_rows: u64,
     /// Whether the second tensor of the layout lies column by column.
     pub(crate) column_major: bool,
-    /// The experts that made it, as a number of this process.
-    pub(crate) of: u32,
+    /// The engine of the experts that made it.
+    pub(crate) engine: Weak<Engine>,
     pub(crate) handle: EpHandle,
     /// Where this rank's rows of the micro-batch are.
     pub(crate) scratch: DevicePtr,
-}
-
-/// Numbers the experts of this process.
-pub(crate) fn next_number() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Where the rows of a tensor are that came in [`Layout::Rank`].
@@ -123,6 +119,29 @@ impl Routed {
             row_bytes: self.handle.segment_bytes[part].into(),
             row_stride,
             rank_stride: row_stride * u64::from(self.handle.capacity),
+        })
+    }
+
+    /// Gives the rows of a dispatch of [`Layout::Rank`] back without a combine, when the work before it in the stream is
+    /// complete. All ranks may write there then. Without effect for other layouts, and if there was a dispatch of this
+    /// micro-batch since.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the experts that made the routing were dropped.
+    pub fn release(&self, stream: &Stream) -> Result<()> {
+        let Some(engine) = self.engine.upgrade() else {
+            return Err(Error::InvalidArgument("the experts that made this routing were dropped".to_owned()));
+        };
+        if self.handle.places.other_bytes != 0 {
+            // The rows are copies out of packets, which no rank writes: there is nothing to give back.
+            return Ok(());
+        }
+        let args = KernelArgs::new().with_owner(engine.owner.clone()).with(self.handle);
+        let args = args.with(&self.tables.buffer).with(self.micro_batch as u32);
+        let args = keeping_if_captured(args, &self.tables, stream)?;
+        engine.order.put(stream, || {
+            // SAFETY: these are the kernel's parameters.
+            unsafe { engine.release.launch(stream, LaunchConfig::linear(1, 32), &args) }.map_err(Error::from)
         })
     }
 

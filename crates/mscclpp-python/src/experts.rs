@@ -316,7 +316,7 @@ impl PyExperts {
     #[pyo3(signature = (routed, stream: "int"))]
     fn release(&self, py: Python<'_>, routed: &PyRouted, stream: usize) -> PyResult<()> {
         let (made, routed) = (self.inner.get()?, routed.inner.get()?);
-        py.detach(|| made.experts.release(&routed.0, &device::stream(&made.gpu, stream)?)).map_err(raised)
+        py.detach(|| routed.0.release(&device::stream(&made.gpu, stream)?)).map_err(raised)
     }
 
     /// Waits until all work of the stream is complete, at most for the time-out of the set-up, and raises an error if

@@ -76,7 +76,7 @@ fn waits_are_counted_for_the_rank_that_is_late() {
             let call = || {
                 let dispatch = Dispatch::new(0, &none, &none).add_waits_to(&waits);
                 let routed = experts.dispatch(&dispatch, &stream).expect("a dispatch");
-                experts.release(&routed, &stream).expect("a release");
+                routed.release(&stream).expect("a release");
             };
             if experts.rank() == 0 {
                 call();

@@ -163,9 +163,13 @@ fn arguments_that_do_not_fit_are_refused_and_change_nothing() {
         );
         receive.receive(&stream).unwrap();
         assert_eq!(
-            text(other.release(&routed, &stream)),
+            text(other.combine(&Combine::new(&routed, &rows, &rows), &stream)),
             "a routing of other experts: give one that these have made"
         );
+        let of_other = other.dispatch(&usual().into(Layout::Token, &rows), &stream).unwrap();
+        other.synchronize(&stream).expect("its own call");
+        drop(other);
+        assert_eq!(text(of_other.release(&stream)), "the experts that made this routing were dropped");
         assert_eq!(text(routed.received(0)), "received() is for Layout::Rank, and this dispatch had Token");
         experts.synchronize(&stream).expect("the calls that were right");
         assert_eq!(routed.rows_of_ranks().unwrap(), [2]);
@@ -209,7 +213,7 @@ fn a_choice_that_is_no_expert_counts_as_none_and_is_an_error_once() {
             assert_eq!(error.kind(), ErrorKind::InvalidUsage);
             let own = experts.rank() as u32;
             assert_eq!(routed.rows_of_ranks().unwrap(), [1 + own; 2]);
-            experts.release(&routed, &stream).unwrap();
+            routed.release(&stream).unwrap();
             experts.synchronize(&stream).expect("it is said once");
         }
     });
@@ -326,7 +330,7 @@ fn what_follows_a_half_that_has_given_up_ends_too() {
         comm.bootstrap().barrier().expect("both have got the first rows");
         if experts.rank() == 0 {
             // Rank 1 does not release its rows.
-            experts.release(&routed, &stream).unwrap();
+            routed.release(&stream).unwrap();
             let (_, receive) = experts.dispatch_send(&tokens(gpu, &[0, 2]), &stream).unwrap();
             receive.receive(&stream).unwrap();
             let error = experts.synchronize(&stream).expect_err("rank 1 does not release");
@@ -345,7 +349,7 @@ fn rows_that_were_not_given_back_are_an_error_at_the_next_dispatch() {
         let stream = gpu.stream().unwrap();
         let called = || experts.dispatch(&tokens(gpu, &[0, -1]), &stream);
         let routed = called().unwrap();
-        experts.release(&routed, &stream).unwrap();
+        routed.release(&stream).unwrap();
         called().unwrap();
         experts.synchronize(&stream).expect("the first rows were given back");
         called().unwrap();

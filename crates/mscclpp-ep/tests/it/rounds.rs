@@ -58,7 +58,7 @@ pub(crate) fn run(model: &Model, options: &Options, rounds: usize, seed: u64) {
                 .dispatch_again(&routed, &memories(&call.parts), &memories(out), &stream)
                 .expect("a dispatch");
             let copy = copies(model, &routed, &call, (gpu, &stream));
-            experts.release(&routed, &stream).expect("a release");
+            routed.release(&stream).expect("a release");
             experts.synchronize(&stream).expect("the dispatch");
             check_dispatch(model, &routed, &Call { zero: false, counts: None, ..call }, &copy, &rows, rank);
         }
@@ -168,7 +168,7 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
                 put(&experts, options, &combine, &stream);
             }
             if combines[round] == 0 {
-                experts.release(&of.routed, &stream).expect("a release");
+                of.routed.release(&stream).expect("a release");
             }
         };
         let put_all = || -> Vec<Round> {

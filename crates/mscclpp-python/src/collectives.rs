@@ -20,7 +20,7 @@ use crate::{
     owned::{Owned, closable},
     point::{Behind, PyPoint},
     protocols::Override,
-    requests::{AllAsked, Asked},
+    requests::{AllAsked, Asked, Maker, Numbers},
     rows::{Argument, GivenOutput, GivenRows, RowsCall},
     simulated::{self, Copies, KeptCopies},
     waiting,
@@ -194,6 +194,45 @@ impl PyCollectives {
             Ok(PyPoint::end_of(&stream)?)
         };
         py.detach(enqueue).map_err(raised)
+    }
+
+    /// Puts one collective of tensors of PyTorch into a stream of a GPU: see `_Requests.of_tensors`. With `behind` it waits for
+    /// the present work of that stream.
+    ///
+    /// Returns the point behind the collective if `behind` is given, else True. Returns None, and does nothing, for tensors that
+    /// are empty or for which `_Requests.of_tensors` returns None.
+    #[pyo3(signature = (kind, given, taken, parts, numbers, root, stream: "int", behind: "int | None", /) -> "_Point | bool | None")]
+    #[allow(clippy::too_many_arguments, reason = "they are those of a request, and where it goes")]
+    fn enqueue_tensors(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        given: &Bound<'_, PyAny>,
+        taken: &Bound<'_, PyAny>,
+        parts: (u64, u64),
+        numbers: Numbers<'_>,
+        root: usize,
+        stream: usize,
+        behind: Option<usize>,
+    ) -> PyResult<Option<Put>> {
+        let Some(mut maker) = Maker::new(py, kind, parts, numbers, root)? else { return Ok(None) };
+        let Some(asked) = maker.request(given, taken)?.filter(|asked| !asked.is_empty()) else {
+            return Ok(None);
+        };
+        let made = self.inner.get()?;
+        let enqueue = || {
+            let stream = device::stream(made.collectives.gpu(), stream)?;
+            if let Some(other) = behind {
+                Behind::Stream(other).hold(&stream)?;
+            }
+            // SAFETY: the program gives tensors of the device, and keeps them until the call is complete.
+            unsafe { made.collectives.enqueue(&[asked.request()], &stream)? };
+            Ok(match behind {
+                Some(_) => Put::Aside(PyPoint::end_of(&stream)?),
+                None => Put::InStream(true),
+            })
+        };
+        py.detach(enqueue).map_err(raised).map(Some)
     }
 
     /// The point behind the last call that is not in a graph. None if that is complete, or being made. Does not block.
@@ -373,6 +412,13 @@ impl PyCollectives {
         let registered = registered.ok_or_else(|| error::misuse("this memory is not registered any more"))?;
         waiting::outcome(py, move || made.collectives.deregister(registered))?.map_err(raised)
     }
+}
+
+/// The result of `enqueue_tensors`: true for a call in a stream, or the point behind it.
+#[derive(IntoPyObject)]
+enum Put {
+    InStream(bool),
+    Aside(PyPoint),
 }
 
 fn raised(error: Error) -> PyErr {

@@ -28,6 +28,10 @@ enum What {
 }
 
 impl Asked {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     pub(crate) fn all_gather(send: DevicePtr, recv: DevicePtr, count: u64, data_type: DataType) -> Self {
         Self { kind: What::Plain(Kind::AllGather), send, recv, count, data_type }
     }
@@ -80,49 +84,81 @@ pub(crate) struct PyRequests(Vec<Asked>);
 #[pymethods]
 impl PyRequests {
     /// Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. The input has
-    /// `parts[0]` times as many elements as the request's count, the output `parts[1]` times as many. Each element is
-    /// sent as `times` numbers of type `dtype`: a complex64 as two float32.
+    /// `parts[0]` times as many elements as the request's count, the output `parts[1]` times as many. `numbers` says what an
+    /// element is sent as: the type of the numbers, how many they are, and the operation. A complex64 is two float32.
     ///
     /// Returns None unless all tensors are of one type, on one device, and have their numbers in memory in their order and with
     /// their signs. Without PyTorch's table for DLPack, which older versions lack, that is not known.
     #[staticmethod]
-    #[pyo3(signature = (kind, given, taken, parts, dtype, times, op, /))]
-    #[allow(clippy::too_many_arguments, reason = "they are those of a request")]
+    #[pyo3(signature = (kind, given, taken, parts, numbers, /))]
     fn of_tensors(
         py: Python<'_>,
         kind: &str,
         given: Vec<Bound<'_, PyAny>>,
         taken: Vec<Bound<'_, PyAny>>,
         parts: (u64, u64),
-        dtype: &str,
-        times: u64,
-        op: Bound<'_, PyAny>,
+        numbers: Numbers<'_>,
     ) -> PyResult<Option<Self>> {
-        let kind = What::Plain(plain(kind, || operation(&op, dtype), || Ok(0))?);
-        let data_type = of_collectives(dtype)?;
-        let Some(mut tensors) = Tensors::of(py)? else { return Ok(None) };
+        let Some(mut maker) = Maker::new(py, kind, parts, numbers, 0)? else { return Ok(None) };
         if given.len() != taken.len() {
             return Ok(None);
         }
         let mut requests = Vec::with_capacity(given.len());
         for (given, taken) in given.iter().zip(&taken) {
-            let Some((send, n_given)) = tensors.look(given)? else { return Ok(None) };
-            let (recv, n_taken) = match given.is(taken) {
-                true => (send, n_given),
-                false => match tensors.look(taken)? {
-                    Some(found) => found,
-                    None => return Ok(None),
-                },
-            };
-            let count = n_given / parts.0;
-            if n_given != count * parts.0 || n_taken != count * parts.1 {
-                return Ok(None);
-            }
-            if count > 0 {
-                requests.push(Asked { kind: kind.clone(), send, recv, count: times * count, data_type });
+            let Some(request) = maker.request(given, taken)? else { return Ok(None) };
+            if request.count > 0 {
+                requests.push(request);
             }
         }
         Ok((!requests.is_empty()).then_some(Self(requests)))
+    }
+}
+
+/// The numbers that an element of a tensor is sent as: their type, how many they are, and the operation on them.
+pub(crate) type Numbers<'py> = (Bound<'py, PyString>, u64, Bound<'py, PyAny>);
+
+/// Makes requests of one kind of tensors, as [`PyRequests::of_tensors`] says.
+pub(crate) struct Maker {
+    kind: What,
+    data_type: DataType,
+    times: u64,
+    parts: (u64, u64),
+    tensors: Tensors,
+}
+
+impl Maker {
+    /// Returns None without PyTorch's table for DLPack.
+    pub(crate) fn new(
+        py: Python<'_>,
+        kind: &str,
+        parts: (u64, u64),
+        (data_type, times, op): Numbers<'_>,
+        root: usize,
+    ) -> PyResult<Option<Self>> {
+        let Some(tensors) = Tensors::of(py)? else { return Ok(None) };
+        let data_type = data_type.to_cow()?;
+        let kind = What::Plain(plain(kind, || operation(&op, &data_type), || Ok(root))?);
+        Ok(Some(Self { kind, data_type: of_collectives(&data_type)?, times, parts, tensors }))
+    }
+
+    /// Returns None if a tensor is not plain, or unlike those before.
+    pub(crate) fn request(
+        &mut self,
+        given: &Bound<'_, PyAny>,
+        taken: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<Asked>> {
+        let Some((send, n_given)) = self.tensors.look(given)? else { return Ok(None) };
+        let (recv, n_taken) = match given.is(taken) {
+            true => (send, n_given),
+            false => match self.tensors.look(taken)? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
+        };
+        let count = n_given / self.parts.0;
+        let fits = n_given == count * self.parts.0 && n_taken == count * self.parts.1;
+        let (kind, data_type) = (self.kind.clone(), self.data_type);
+        Ok(fits.then(|| Asked { kind, send, recv, count: self.times * count, data_type }))
     }
 }
 

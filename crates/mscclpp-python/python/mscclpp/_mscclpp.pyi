@@ -1347,6 +1347,14 @@ class _Collectives:
         Puts collectives into a stream of a GPU, as `enqueue` does, when the work that is `behind` is complete: the present work
         of other streams, or what is before points. Returns the point behind the collectives.
         """
+    def enqueue_tensors(self, kind: str, given: Any, taken: Any, parts: tuple[SupportsIndex, SupportsIndex], numbers: tuple[str, SupportsIndex, Any], root: SupportsIndex, stream: "int", behind: "int | None", /) -> "_Point | bool | None":
+        """
+        Puts one collective of tensors of PyTorch into a stream of a GPU: see `_Requests.of_tensors`. With `behind` it waits for
+        the present work of that stream.
+
+        Returns the point behind the collective if `behind` is given, else True. Returns None, and does nothing, for tensors that
+        are empty or for which `_Requests.of_tensors` returns None.
+        """
     @property
     def is_simulated(self, /) -> bool:
         """Whether the device is simulated."""
@@ -1513,11 +1521,11 @@ class _Registered:
 class _Requests:
     """Requests of one kind, made of tensors."""
     @staticmethod
-    def of_tensors(kind: str, given: SupportsGetItem[int, Any], taken: SupportsGetItem[int, Any], parts: tuple[SupportsIndex, SupportsIndex], dtype: str, times: SupportsIndex, op: Any, /) -> _Requests | None:
+    def of_tensors(kind: str, given: SupportsGetItem[int, Any], taken: SupportsGetItem[int, Any], parts: tuple[SupportsIndex, SupportsIndex], numbers: tuple[str, SupportsIndex, Any], /) -> _Requests | None:
         """
         Makes a request for each input and output, which are tensors of PyTorch, and may be the same one. The input has
-        `parts[0]` times as many elements as the request's count, the output `parts[1]` times as many. Each element is
-        sent as `times` numbers of type `dtype`: a complex64 as two float32.
+        `parts[0]` times as many elements as the request's count, the output `parts[1]` times as many. `numbers` says what an
+        element is sent as: the type of the numbers, how many they are, and the operation. A complex64 is two float32.
 
         Returns None unless all tensors are of one type, on one device, and have their numbers in memory in their order and with
         their signs. Without PyTorch's table for DLPack, which older versions lack, that is not known.

@@ -186,14 +186,21 @@ def _one(name: str, things: list[Any]) -> list[Any]:
     return things
 
 
+def known_numbers(tensor: torch.Tensor, op: Any = None) -> tuple[str, int, Op] | None:
+    """Returns the type and the number of the numbers in an element, and the operation on them; None for rare ones."""
+    if op is not None:
+        return _REDUCTIONS.get((hash(op), tensor.dtype))
+    moved = _MOVED.get(tensor.dtype)
+    return moved and (*moved, "sum")
+
+
 def several(kind: str, given: list[torch.Tensor], taken: list[torch.Tensor], parts: int, op: Any = None) -> list[Call]:
     """Makes an "all_gather" of each input and output, or with `op` an "all_reduce" or "reduce_scatter". If all tensors are
     plain and of one type, that is one call with many requests.
     """
-    first = given[0]
-    dtype, times, on_numbers = (*numbers(first), "sum") if op is None else reduction(op, first.dtype)
+    as_numbers = (*numbers(given[0]), "sum") if op is None else reduction(op, given[0].dtype)
     of_each = {"all_gather": (1, parts), "reduce_scatter": (parts, 1)}.get(kind, (1, 1))
-    requests = _Requests.of_tensors(kind, given, taken, of_each, dtype, times, on_numbers)
+    requests = _Requests.of_tensors(kind, given, taken, of_each, as_numbers)
     if requests is not None:
         return [Call(kind, taken if given is taken else [*given, *taken], list(taken), [requests])]
     pairs = zip(given, taken, strict=True)

@@ -273,6 +273,29 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         works = [self._gloo(names, output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
         return works[0] if len(works) == 1 else OfGloo(works)
 
+    def _run_one(
+        self,
+        kind: str,
+        given: torch.Tensor,
+        taken: torch.Tensor,
+        opts: Any,
+        op: Any = None,
+        root: int = 0,
+        parts: tuple[int, int] = (1, 1),
+    ) -> Any:
+        """Makes a call that moves one tensor, or with `op` reduces it. `parts` is as for `_Requests`."""
+        lane = self._lanes.get("all")
+        if lane is not None and lane.index == given.get_device() >= 0:
+            numbers = calls.known_numbers(given, op)
+            if numbers is not None and self._coalescing.calls is None and not self._messages.are_any:
+                in_current = not getattr(opts, "asyncOp", True)
+                work = lane.run_one(kind, given, taken, parts, numbers, root, asked.seconds(opts), in_current)
+                if work is not None:
+                    return work
+        if op is None:
+            return self._run(given, lambda: [calls.moving(kind, given, taken, self._size, root)], opts)
+        return self._run(given, lambda: [calls.reducing(kind, given, taken, op, self._size, root)], opts)
+
     def _run(self, tensor: torch.Tensor, make: Callable[[], list[Call]], opts: Any, are_messages: bool = False) -> Any:
         """Makes calls, or adds them to those that `_end_coalescing` makes. `tensor` is on their device."""
         if self._messages.are_any:

@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 import torch
 
 from . import _threads
-from ._collectives import Collectives, Request
+from ._collectives import Collectives, Op, Request
 from ._errors import BaseError, Error
 from ._mscclpp import ErrorCode, _Point, _Requests
 from ._torch_calls import Call
 from ._torch_messages import PutOff, be_relaxed_about_captures, current_stream
 from ._torch_refusals import add_consequences, all_refuse, reason_in, reason_of
-from ._torch_work import Work
+from ._torch_work import IN_CURRENT, InCurrent, Work
 
 _LOG = logging.getLogger("mscclpp.torch")
 #: How often the thread checks whether calls take too long, in seconds.
@@ -97,22 +97,59 @@ class Lane:
         work = None
         try:
             if self.stream is None:
-                work = Work(self, calls, blocks, timeout or self.timeout)
+                work = Work.of(self, calls, timeout or self.timeout, blocks)
                 self._run_simulated(calls, work)
                 return work
             if in_current:
                 self._put(calls, current_stream(self.index))
             else:
-                work = Work(self, calls, blocks, timeout or self.timeout)
+                work = Work.of(self, calls, timeout or self.timeout, blocks)
                 self._put_aside(calls, work, behind)
         except Exception as error:
-            self._not_made(calls, error)
-        self._last = work._names if work is not None else [call.name for call in calls]
+            self._not_made(_are_of_all(calls), error)
+        self._note(work._names if work is not None else [call.name for call in calls], timeout)
+        return work
+
+    def run_one(
+        self,
+        kind: str,
+        given: torch.Tensor,
+        taken: torch.Tensor,
+        parts: tuple[int, int],
+        numbers: tuple[str, int, Op],
+        root: int,
+        timeout: float | None,
+        in_current: bool,
+    ) -> Work | InCurrent | None:
+        """Makes a call of all ranks on a GPU in one step. Returns None for tensors that are not plain: `run` copies them, or
+        says what is wrong.
+        """
+        self.check()
+        current = current_stream(self.index)
+        to = (current, None) if in_current else (self.handle, current)
+        self.number += 1
+        try:
+            put = self._made.enqueue_tensors(kind, given, taken, parts, numbers, root, *to)
+        except Exception as error:
+            self._not_made(True, error)
+        if put is None:
+            self.number -= 1
+            return None
+        work: Work | InCurrent = IN_CURRENT
+        names = [kind]
+        if isinstance(put, _Point):
+            work = Work(self, names, [taken], (given, taken), timeout or self.timeout)
+            work._point, work._made_on = put, current
+        self._note(names, timeout)
+        return work
+
+    def _note(self, names: list[str], timeout: float | None) -> None:
+        """Notes calls for the thread that checks them."""
+        self._last = names
         if timeout is not None and not self._follow(timeout):
             self.look()
         if not self._is_watched:
             self._watch()
-        return work
 
     def _put(self, calls: Sequence[Call], stream: int) -> None:
         """Puts calls into a stream, which must be the current one if they copy."""
@@ -153,13 +190,13 @@ class Lane:
             self._made.enqueue(requests, 0)
         self._simulated.append((work, calls))
 
-    def _not_made(self, calls: Sequence[Call], error: Exception) -> NoReturn:
-        """Raises the error of calls that were not made."""
+    def _not_made(self, are_of_all: bool, error: Exception) -> NoReturn:
+        """Raises the error of calls that were not made, which all ranks make or not."""
         if isinstance(error, BaseError) and not (isinstance(error, Error) and error.code == ErrorCode.InvalidUsage):
             if reason_in(error) is not None:
                 self._fail(error)
                 self.check()
-        elif error is not self.error and _are_of_all(calls):
+        elif error is not self.error and are_of_all:
             self._refuse(error)
         raise error
 

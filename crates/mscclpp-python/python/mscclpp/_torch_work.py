@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
@@ -43,15 +43,27 @@ class Work(dist.Work):  # type: ignore[misc]
     #: program does not wait, the allocator is told.
     _kept: Sequence[torch.Tensor]
 
-    def __init__(self, lane: Lane, calls: Sequence[Call], blocks: bool, timeout: float) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        names: list[str],
+        results: Any,
+        tensors: Sequence[torch.Tensor],
+        timeout: float,
+        blocks: bool = False,
+    ) -> None:
         dist.Work.__init__(self)
-        self._lane, self._blocks, self._timeout = lane, blocks, timeout
-        self._names = [call.name for call in calls]
+        self._lane, self._names, self._results, self._kept = lane, names, results, tensors
+        self._timeout, self._blocks = timeout, blocks
+
+    @classmethod
+    def of(cls, lane: Lane, calls: Sequence[Call], timeout: float, blocks: bool) -> Self:
+        """Returns the work of calls."""
+        names = [call.name for call in calls]
         if len(calls) == 1:
-            self._results, self._kept = calls[0].results, calls[0].tensors
-        else:
-            self._results = [result for call in calls for result in call.results]
-            self._kept = [tensor for call in calls for tensor in call.tensors]
+            return cls(lane, names, calls[0].results, calls[0].tensors, timeout, blocks)
+        results = [result for call in calls for result in call.results]
+        return cls(lane, names, results, [tensor for call in calls for tensor in call.tensors], timeout, blocks)
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         """Make later work of the current stream wait for the calls. With a time, block the host for so long."""
@@ -119,9 +131,17 @@ class Work(dist.Work):  # type: ignore[misc]
                 self._future.set_result(self._results)
             else:
                 # The future waits for the present end of the stream, which is at or after the end of these calls.
-                self._future = torch.futures.Future(devices=[self._lane.device])
-                with torch.cuda.stream(self._lane.stream):
+                # `torch.cuda.stream` would take longer than all the rest.
+                lane, device = self._lane, torch.cuda.current_device()
+                current = torch.cuda.current_stream(lane.device)
+                self._future = torch.futures.Future(devices=[lane.device])
+                torch.cuda.set_stream(lane.stream)
+                try:
                     self._future.set_result(self._results)
+                finally:
+                    torch.cuda.set_stream(current)
+                    if device != lane.index:
+                        torch.cuda.set_device(device)
         return self._future
 
     def __del__(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -30,7 +31,7 @@ class ProcessGroup(Group):
         tensor = calls.single("allreduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("allreduce", [tensor], asked.coalesced([tensor], opts))
-        return self._run(tensor, lambda: [calls.reducing("all_reduce", tensor, tensor, asked.op(opts), 1)], opts)
+        return self._run_one("all_reduce", tensor, tensor, opts, asked.op(opts))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
@@ -49,9 +50,7 @@ class ProcessGroup(Group):
         tensor = calls.single("broadcast", tensors)
         if self._is_gloos(tensor):
             return self._gloo("broadcast", [tensor], opts)
-        return self._run(
-            tensor, lambda: [calls.moving("broadcast", tensor, tensor, self._size, asked.root(opts))], opts
-        )
+        return self._run_one("broadcast", tensor, tensor, opts, root=asked.root(opts))
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Reduce a tensor of all ranks, on one of them."""
@@ -59,10 +58,7 @@ class ProcessGroup(Group):
         tensor = calls.single("reduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("reduce", [tensor], opts)
-        op = asked.op(opts)
-        return self._run(
-            tensor, lambda: [calls.reducing("reduce", tensor, tensor, op, self._size, asked.root(opts))], opts
-        )
+        return self._run_one("reduce", tensor, tensor, opts, asked.op(opts), asked.root(opts))
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensors of all, which may be of different sizes."""
@@ -86,7 +82,9 @@ class ProcessGroup(Group):
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Give all ranks the tensors of all, one after the other in one tensor."""
-        return self.all_gather_single_coalesced([output], [input], opts)
+        if self._is_gloos(input):
+            return self._gloo(("all_gather_single", "_allgather_base"), output, input, opts)
+        return self._run_one("all_gather", input, output, opts, parts=(1, self._size))
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """`all_gather_single` of several tensors."""
@@ -122,7 +120,9 @@ class ProcessGroup(Group):
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Reduce a tensor of all ranks, and give each rank its part."""
-        return self.reduce_scatter_single_coalesced([output], [input], opts)
+        if self._is_gloos(input):
+            return self._gloo(("reduce_scatter_single", "_reduce_scatter_base"), output, input, opts)
+        return self._run_one("reduce_scatter", input, output, opts, asked.op(opts), parts=(self._size, 1))
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """`reduce_scatter_single` of several tensors."""
@@ -264,9 +264,27 @@ def _split_from_no_group_of_python() -> None:
     c10d._get_split_source = source
 
 
+def _find_tensors_of_lists_at_once() -> None:
+    """Makes torch find the tensors of a future without pickling its value, if that is a list of tensors.
+
+    Futures of collectives have such values, and DDP looks for the tensors of each twice.
+    """
+    of_any = getattr(torch._jit_internal, "_extract_tensors", None)
+    if of_any is None:
+        return
+
+    def extract(value: Any) -> Any:
+        if type(value) is list and all(type(each) is torch.Tensor for each in value):
+            return value
+        return of_any(value)
+
+    torch._jit_internal._extract_tensors = extract
+
+
 if not hasattr(dist.Backend, "MSCCLPP"):
     _end_coalescing_by_errors()
     _split_from_no_group_of_python()
+    _find_tensors_of_lists_at_once()
     dist.Backend.register_backend("mscclpp", _create, extended_api=True, devices=["cpu", "cuda"])
 
 __all__ = ["ProcessGroup", "Work"]

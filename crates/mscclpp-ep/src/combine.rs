@@ -15,7 +15,7 @@ impl Experts {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory that does not fit, a routing of other experts, or an exact combine that is not
-    /// set up; what is wrong with earlier calls, as [`Self::check`] finds it.
+    /// set up; what is wrong with earlier calls, as [`Self::check`] finds it, and then this call is not made.
     pub fn combine(&self, combine: &Combine<'_>, stream: &Stream) -> Result<()> {
         self.put(self.combine_launch(combine, KernelArgs::new())?, stream)
     }

@@ -18,7 +18,8 @@ impl Experts {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory that does not fit; [`Error::TooManyTokens`] for more than the capacity, which is an
-    /// error of the other ranks, too, when they look; what is wrong with earlier calls, as [`Self::check`] finds it.
+    /// error of the other ranks, too, when they look; what is wrong with earlier calls, as [`Self::check`] finds it, and then
+    /// this call is not made.
     pub fn dispatch(&self, dispatch: &Dispatch, stream: &Stream) -> Result<Routed> {
         let (launch, routed) = self.given_launch(dispatch)?;
         self.put(launch, stream)?;

@@ -33,7 +33,9 @@ fn ranks(
     let _turn = turn();
     let seed = Random::new().word();
     println!("seed {seed}");
-    let config = Config { seed, ..Config::new(4) }.with(|device| device.reordering = reordering);
+    // No adapter gives up a request by itself before its rank has been told of the failure.
+    let config =
+        Config { seed, patience: LIMIT, ..Config::new(4) }.with(|device| device.reordering = reordering);
     let fake = Fake::new(config);
     let verbs = fake.verbs();
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! The suite as trials of libtest-mimic, and the devices that a provider of GPUs is to run it on.
 
-use std::{fmt, process::ExitCode};
+use std::{fmt, num::NonZero, process::ExitCode, thread};
 
 use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::Device;
@@ -104,11 +104,13 @@ pub fn run<S: Setup + Clone + Send + 'static>(
     let mut trials: Vec<_> = setups.iter().flat_map(|(name, setup)| trials(name, setup)).collect();
     trials.extend(more);
     let mut arguments = Arguments::from_args();
-    if found_platform() != Platform::Sim {
-        // Freeing memory may wait for all kernels of the process, also for those of other cases that wait for a
-        // signal.
-        arguments.test_threads.get_or_insert(1);
-    }
+    // Many cases wait. On GPUs, freeing memory may wait for all kernels of the process, also for those of other cases, which may
+    // wait for a signal.
+    let threads = match found_platform() {
+        Platform::Sim => 2 * thread::available_parallelism().map_or(1, NonZero::get),
+        _ => 1,
+    };
+    arguments.test_threads.get_or_insert(threads);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -17,7 +17,7 @@ const N_RANKS: usize = 4;
 const VICTIM: usize = 2;
 /// The longest time that ranks may take to join, for each generation of the job.
 const PATIENCE: Duration = Duration::from_secs(30);
-const STEPS: u64 = 20;
+const STEPS: u64 = 40;
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();

@@ -1,6 +1,6 @@
 //! Tests of a rank whose events come in an order that is rare in a job.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use mscclpp_net::wire::Wire;
 use mscclpp_test_support::Lines;
@@ -174,6 +174,11 @@ fn who_is_refused_again_and_again_is_noted_once() {
 
 /// Returns the lines that are logged on this thread while `run` runs.
 fn logged(run: impl FnOnce()) -> String {
+    // With one subscriber, `tracing` asks that of the thread that comes to a line of the log first, which may be another test's.
+    static ANOTHER: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+        tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish())
+    });
+    LazyLock::force(&ANOTHER);
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();

@@ -254,7 +254,7 @@ fn a_queue_that_is_dropped_is_no_failure() {
 /// Changes one bit of the first write's data on its way. Returns the result of the flush, and whether the data changed.
 fn change_a_bit(checksums: EthernetBuilder) -> (Result<(), Error>, bool) {
     let handshake = handshake();
-    let (a, b) = (end_with(checksums), end_with(loopback()));
+    let (a, b) = (end_with(checksums.grace(LIMIT)), end_with(loopback()));
     let change = Cut { flips: true, ..cut(1, handshake, HEADER + 7, MANNERS[0]) };
     let (cutter, ab) = connect(&a, &b.endpoint, Some(change));
     let ba = b.connect(&a.endpoint);

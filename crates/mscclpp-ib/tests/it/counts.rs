@@ -4,7 +4,7 @@
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mscclpp_core::{IbConfig, IbMode};
@@ -98,33 +98,35 @@ fn a_burst_of_signals_finds_receives() {
     }
 }
 
-/// Threads that wait handle the signals themselves, so the adapter need not wake the transport's thread for each.
+/// Threads that wait handle the signals themselves, so the adapter need not wake the transport's thread for each. On a busy
+/// machine they get a processor late and poll seldom. Then it is right to use events, so one of several runs has few.
 #[test]
 fn signals_that_are_waited_for_make_few_events() {
     const ROUNDS: u64 = 2000;
     let world = World::new(Config::new(2));
     let pair = world.pair(IbMode::HostNoAtomic, IbConfig::new());
     let (there, back) = pair.semaphores();
-    let (before, began) = (world.fake.counters(), Instant::now());
-    thread::scope(|scope| {
-        scope.spawn(|| {
+    let events = || {
+        let before = world.fake.counters();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    back.wait(POLLS).expect("a signal");
+                    back.signal().expect("a signal");
+                }
+            });
             for _ in 0..ROUNDS {
-                back.wait(POLLS).expect("a signal");
-                back.signal().expect("a signal");
+                there.signal().expect("a signal");
+                there.wait(POLLS).expect("a signal");
             }
         });
-        for _ in 0..ROUNDS {
-            there.signal().expect("a signal");
-            there.wait(POLLS).expect("a signal");
-        }
-    });
-    let after = world.fake.counters();
-    assert!(after.receive_completions - before.receive_completions >= 2 * ROUNDS);
-    let events = after.events - before.events;
-    println!("{events} events for {} signals", 2 * ROUNDS);
-    // On a busy machine the threads get a processor late and poll seldom. Then it is right to use events.
-    let is_busy = began.elapsed() > 2 * ROUNDS as u32 * Duration::from_micros(200);
-    assert!(events < ROUNDS || is_busy, "{events} events for {} signals", 2 * ROUNDS);
+        let after = world.fake.counters();
+        assert!(after.receive_completions - before.receive_completions >= 2 * ROUNDS);
+        let events = after.events - before.events;
+        println!("{events} events for {} signals", 2 * ROUNDS);
+        events
+    };
+    assert!((0..20).any(|_| events() < ROUNDS), "events for more than half of the signals in 20 runs");
 }
 
 /// A thread that polls only now and then handles signals too. Events are faster, so the transport's thread must not

@@ -133,7 +133,7 @@ fn an_engine_of_ones_own_needs_nothing_but_the_public_parts() {
     ranks(3, |comm| {
         let adder = Adder::connect(&comm, 1).expect("an engine");
         let other = Adder::connect(&comm, 2).expect("another one");
-        assert!(other.room.engines() > adder.room.engines() || comm.bootstrap().rank() != 0);
+        assert!(other.room.engines() >= 2, "{} on the device", other.room.engines());
         let [first, second, beside] = [(); 3].map(|()| adder.gpu.stream().expect("a stream"));
         let own = 1 + comm.bootstrap().rank() as u64;
         // Each call adds up what the one before it has made, whatever stream that was in.

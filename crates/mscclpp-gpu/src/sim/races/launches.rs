@@ -175,5 +175,7 @@ mod tests {
             let of = last.map(|last| (launch.has_block(last), other.has_block(last)));
             assert!(of.contains(&(true, false)) && of.contains(&(false, true)), "{last:?}");
         }
+        // Memory that other tests free is kept until then.
+        launches.iter().for_each(|launch| drop(launch.end()));
     }
 }

@@ -106,7 +106,7 @@ impl PyRequests {
         let mut requests = Vec::with_capacity(given.len());
         for (given, taken) in given.iter().zip(&taken) {
             let Some(request) = maker.request(given, taken)? else { return Ok(None) };
-            if request.count > 0 {
+            if !request.is_empty() {
                 requests.push(request);
             }
         }

@@ -735,7 +735,7 @@ def test_errors_say_what_to_do(rank, n, address):
     wrong = given | {"is_token_in_rank": torch.ones((3, 1), dtype=torch.bool)}
     refused(ValueError, r"'is_token_in_rank': .*\(4, 1\), got \(3, 1\)", *send, **wrong)
     x, _, weights, _, handle, _ = buffer.dispatch(tokens.x, **given)
-    refused(ValueError, "'rows': expected 4 rows", buffer.dispatch, tokens.x[:2], handle)
+    refused(ValueError, "argument 'x': expected 4 rows", buffer.dispatch, tokens.x[:2], handle)
     refused(ValueError, "'topk_weights': expected weights of", buffer.combine, x, handle, weights[:1])
     refused(
         TypeError, r"combine\(\) has no argument 'a', 'b' in mscclpp: leave it out", buffer.combine, x, handle, a=1, b=2
@@ -754,6 +754,16 @@ def test_errors_say_what_to_do(rank, n, address):
     refused(TypeError, "'overlap', 'comp_signal' .*: signals between", *bring, overlap=True, comp_signal=0)
     refused(ValueError, "write the rows to get_next_low", *bring, zero_copy=True)
     refused(ValueError, "'topk_idx': expected that of the dispatch", combine, x, tokens.ids[:1], tokens.weights, handle)
+    text = "argument 'topk_weights': expected numbers of type float32, got float64"
+    refused(TypeError, text, combine, x, tokens.ids, tokens.weights.double(), handle)
+    refused(ValueError, "argument 'x': expected", combine, x[:, :1], tokens.ids, tokens.weights, handle)
+    text, waits = (
+        "argument 'combine_wait_recv_cost_stats': expected numbers of type int64",
+        torch.zeros(1, dtype=torch.int32),
+    )
+    refused(TypeError, text, *bring, combine_wait_recv_cost_stats=waits)
+    text = text.replace("combine", "dispatch")
+    refused(TypeError, text, *send_few, M, E, dispatch_wait_recv_cost_stats=waits)
 
     # What a capture cannot do. Simulated devices capture nothing.
     buffer._made.is_capturing = lambda: True

@@ -12,7 +12,7 @@ from . import _deep_ep_normal as normal
 from ._arguments import count
 from ._deep_ep_config import Config, low_latency_bytes
 from ._deep_ep_events import EventHandle, EventOverlap, call_in
-from ._deep_ep_refusals import refuse_internode, refuse_unknown
+from ._deep_ep_refusals import named, refuse_internode, refuse_unknown
 from ._deep_ep_setup import Ranks
 
 #: The type of the numbers of experts.
@@ -194,7 +194,7 @@ class Buffer:
         tensors = (*rows, num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
         given = [each for each in tensors if each is not None]
         counts: list[int] | None
-        with call_in(self._ranks.comm, previous_event, async_finish, given) as call:
+        with named(), call_in(self._ranks.comm, previous_event, async_finish, given) as call:
             if handle is not None:
                 came = normal.dispatch_again(self._ranks, x, handle)
                 ids = weights = counts = None
@@ -232,7 +232,7 @@ class Buffer:
         refuse_unknown("combine", unknown)
         biases = bias if isinstance(bias, tuple) else (bias,)
         given = [each for each in (x, topk_weights, *biases) if each is not None]
-        with call_in(self._ranks.comm, previous_event, async_finish, given) as call:
+        with named(), call_in(self._ranks.comm, previous_event, async_finish, given) as call:
             combined, weights = normal.combine(self._ranks, x, handle, topk_weights, bias)
             call.made = [combined] if weights is None else [combined, weights]
         return combined, weights, call.event
@@ -276,7 +276,8 @@ class Buffer:
         _expect_one_end(async_finish, return_recv_hook)
         stats, waits = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
         given = [each for each in (x, topk_idx, stats, waits) if each is not None]
-        with call_in(self._ranks.comm, None, async_finish, given) as call:
+        names = named(waits_into="dispatch_wait_recv_cost_stats")
+        with names, call_in(self._ranks.comm, None, async_finish, given) as call:
             came, counts, handle, hook = low_latency.dispatch(
                 self._ranks,
                 x,
@@ -317,7 +318,8 @@ class Buffer:
         _expect_one_end(async_finish, return_recv_hook)
         waits = combine_wait_recv_cost_stats
         given = [each for each in (x, topk_idx, topk_weights, out, waits, handle.to_combine) if each is not None]
-        with call_in(self._ranks.comm, None, async_finish, given) as call:
+        names = named(waits_into="combine_wait_recv_cost_stats")
+        with names, call_in(self._ranks.comm, None, async_finish, given) as call:
             combined, hook = low_latency.combine(
                 self._ranks, x, topk_idx, topk_weights, handle, zero_copy, out, waits, return_recv_hook
             )

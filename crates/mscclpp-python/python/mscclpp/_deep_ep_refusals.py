@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 _NVFP4 = "tokens do not travel as nvfp4: send bf16 and quantise what comes, or use use_fp8=True"
@@ -23,6 +25,23 @@ _OF_FORKS = {
     "threshold": _OVERLAP,
     "num_sms": "a Buffer has one limit for all calls: call Buffer.set_num_sms before the first one",
 }
+
+
+#: The arguments of `Experts`, as they are called here.
+_NAMES = {"rows": "x", "topk_ids": "topk_idx", "weights": "topk_weights", "out[0]": "out"}
+
+
+@contextmanager
+def named(**more: str) -> Iterator[None]:
+    """Makes errors of `Experts` name the arguments of this `deep_ep`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        names = _NAMES | more
+        text = re.sub("(?<=argument ')[^']+", lambda name: names.get(name[0], name[0]), str(error))
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
 
 
 def refuse_unknown(call: str, unknown: Iterable[str]) -> None:

@@ -138,7 +138,8 @@ class Lane:
         work: Work | InCurrent = IN_CURRENT
         names = [kind]
         if isinstance(put, _Point):
-            work = Work(self, names, [taken], (given, taken), timeout or self.timeout)
+            tensors = [taken] if given is taken else [given, taken]
+            work = Work(self, names, [taken], tensors, timeout or self.timeout)
             work._point, work._made_on = put, current
         self._note(names, timeout)
         return work

@@ -115,11 +115,14 @@ nccl! {
 
     /// Makes the communicators of all ranks in this process, one on each device.
     fn ncclCommInitAll/pncclCommInitAll(comm: *mut Handle, ndev: c_int, devlist: *const c_int) {
-        let n = usize::try_from(ndev).ok().filter(|n| *n > 0);
-        let n = n.ok_or_else(|| Failure::argument(format!("`ndev` is {ndev}")))?;
-        let places = (0..n).map(|r| OutPointer::at(comm.wrapping_add(r), "comm")).collect::<Result<Vec<_>, _>>()?;
-        let devices = if devlist.is_null() { None } else { Some(array(devlist, ndev, "devlist")?) };
-        forming::init_all(&places, devices.as_deref())
+        let init = || {
+            let n = usize::try_from(ndev).ok().filter(|n| *n > 0);
+            let n = n.ok_or_else(|| Failure::argument(format!("`ndev` is {ndev}")))?;
+            let places = (0..n).map(|r| OutPointer::at(comm.wrapping_add(r), "comm")).collect::<Result<Vec<_>, _>>()?;
+            let devices = if devlist.is_null() { None } else { Some(array(devlist, ndev, "devlist")?) };
+            forming::init_all(&places, devices.as_deref())
+        };
+        group::noted(init())
     }
 
     /// Refuses further calls, and waits for those that were made.

@@ -235,6 +235,10 @@ fn a_wrong_place_for_a_communicator_fails_the_group() {
         let text = "`comm`: the out argument is NULL";
         nccl.fails((nccl.ncclCommInitRank)(ptr::null_mut(), 2, id, 1), INVALID_ARGUMENT, text);
         nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, text);
+        nccl.ok((nccl.ncclGroupStart)());
+        let text = "`ndev` is 0";
+        nccl.fails((nccl.ncclCommInitAll)(&raw mut comm, 0, ptr::null()), INVALID_ARGUMENT, text);
+        nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, text);
     }
 }
 

@@ -73,7 +73,7 @@ fn heard_of(give_up: fn(Forming)) -> Error {
         give_up(one);
         match zero.wait() {
             Err(Error::Timeout { missing, .. }) => {
-                assert!([&[1, 2][..], &[2]].contains(&&*missing), "{missing:?}")
+                assert!([&[1, 2][..], &[2]].contains(&&*missing), "{missing:?}");
             }
             outcome => return outcome.unwrap_err(),
         }

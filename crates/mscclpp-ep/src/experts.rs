@@ -357,7 +357,7 @@ impl Experts {
     }
 
     pub(crate) fn check_routed(&self, routed: &Routed) -> Result<()> {
-        if routed.engine.as_ptr() == Arc::as_ptr(&self.engine) {
+        if routed.is_of(self) {
             return Ok(());
         }
         Err(Error::InvalidArgument("a routing of other experts: give one that these have made".to_owned()))

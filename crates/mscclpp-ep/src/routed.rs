@@ -9,7 +9,7 @@ use mscclpp::{
 use parking_lot::Mutex;
 
 use crate::{
-    Error, Layout, Result,
+    Error, Experts, Layout, Result,
     experts::Engine,
     handle::{EpCounts, EpHandle},
     launch::keeping_if_captured,
@@ -88,6 +88,12 @@ impl Routed {
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.tokens
+    }
+
+    /// Whether these experts, or others of the same set-up with another payload, made it. Their calls take no other.
+    #[must_use]
+    pub fn is_of(&self, experts: &Experts) -> bool {
+        self.engine.as_ptr() == Arc::as_ptr(&experts.engine)
     }
 
     /// The layout in which the tokens came.

@@ -316,6 +316,10 @@ impl PyExperts {
     #[pyo3(signature = (routed, stream: "int"))]
     fn release(&self, py: Python<'_>, routed: &PyRouted, stream: usize) -> PyResult<()> {
         let (made, routed) = (self.inner.get()?, routed.inner.get()?);
+        if !routed.0.is_of(&made.experts) {
+            let text = "a routing of other experts: give one that these have made";
+            return Err(raised(Error::InvalidArgument(text.to_owned())));
+        }
         py.detach(|| routed.0.release(&device::stream(&made.gpu, stream)?)).map_err(raised)
     }
 

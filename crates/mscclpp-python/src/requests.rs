@@ -117,7 +117,7 @@ impl PyRequests {
 /// The numbers that an element of a tensor is sent as: their type, how many they are, and the operation on them.
 pub(crate) type Numbers<'py> = (Bound<'py, PyString>, u64, Bound<'py, PyAny>);
 
-/// Makes requests of one kind of tensors, as [`PyRequests::of_tensors`] says.
+/// Makes requests of one kind from tensors, as [`PyRequests::of_tensors`] says.
 pub(crate) struct Maker {
     kind: What,
     data_type: DataType,

@@ -339,6 +339,7 @@ def test_errors_name_the_argument(rank, n, address):
     refused(ValueError, "argument 'bias': expected 2 rows of 8 numbers", comm.combine, routed, full, bias=full)
     refused(ValueError, "argument 'exact': expected False", comm.combine, routed, full, exact=True)
     refused(mscclpp.Error, "a routing of other experts", other.combine, routed, full)
+    refused(mscclpp.Error, "a routing of other experts", other.release, routed)
     refused(ValueError, 'received\\(\\) is for the layout "rank", .* had "token"', routed.received)
     refused(mscclpp.Error, "row 4 of rank 0", routed.row, 0, 4)
     comm.combine(routed, full)

@@ -102,7 +102,7 @@ MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, c
 // X2. Waits until rank r does not read any more what this rank sent to it, in thread r: then its word, of `words`, which are
 // EpLine bytes apart, is at least `least`. Returns false if the wait was given up, or if the rows of this rank's last dispatch
 // were not given back (X3): its calls before have ended, so these rows never will be.
-// Not inlined: it is called once at the beginning of a kernel, which would spill more registers in its loops.
+// Not inlined: otherwise the loops of the kernels spill more registers.
 MSCCLPP_DEVICE_NOINLINE bool epWaitUntilFree(const EpHandle& ep, const uint64_t* words, uint64_t least, uint32_t microBatch) {
   const uint32_t r = threadOfBlock();
   if (!EpWordIsThere{words + ep.rank * (EpLine / 8), least}()) {

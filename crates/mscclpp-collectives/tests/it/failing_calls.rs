@@ -355,7 +355,7 @@ fn a_call_that_waits_for_ten_seconds_has_a_line_that_names_it_and_the_rank() {
         let begin = Instant::now();
         let due = |rank| {
             let text = format!(
-                "rank {rank}: waiting for rank 1, which has not made call 1, all_reduce (Sum) of 4000 F32 (for "
+                "rank {rank}: waiting for rank 1, which has not made call 1, all_reduce (Sum) of 4000 F32 (for 1"
             );
             lines.text().lines().any(|line| line.contains(&text) && line.contains("WARN"))
         };

@@ -1,4 +1,4 @@
-"""Errors for what this `deep_ep` does not have, which say what to use in its place."""
+"""Errors of this `deep_ep`: they name its arguments, and what to use in place of what it does not have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_FORKS = {
 
 
 #: The arguments of `Experts`, as they are called here.
-_NAMES = {"rows": "x", "topk_ids": "topk_idx", "weights": "topk_weights", "out[0]": "out"}
+_NAMES = {"rows": "x", "topk_ids": "topk_idx", "weights": "topk_weights"}
 
 
 @contextmanager

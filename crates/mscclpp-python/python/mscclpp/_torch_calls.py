@@ -187,11 +187,8 @@ def _one(name: str, things: list[Any]) -> list[Any]:
 
 
 def known_numbers(tensor: torch.Tensor, op: Any = None) -> tuple[str, int, Op] | None:
-    """Returns the type and the number of the numbers in an element, and the operation on them; None for rare ones."""
-    if op is not None:
-        return _REDUCTIONS.get((hash(op), tensor.dtype))
-    moved = _MOVED.get(tensor.dtype)
-    return moved and (*moved, "sum")
+    """Returns the type and the number of the numbers in an element, and the operation on them; None for rare operations."""
+    return (*numbers(tensor), "sum") if op is None else _REDUCTIONS.get((hash(op), tensor.dtype))
 
 
 def several(kind: str, given: list[torch.Tensor], taken: list[torch.Tensor], parts: int, op: Any = None) -> list[Call]:

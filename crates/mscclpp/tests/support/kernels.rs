@@ -134,7 +134,7 @@ impl Side {
     pub(crate) fn start_contended(&mut self, channel: &BaseMemoryChannel, blocks: u32, per_thread: i32) {
         self.clear();
         let kernel = self.semaphore.kernel("contended").expect("contended");
-        let (max_spin, attempts) = (100i64, 1_000_000_000i64);
+        let (max_spin, attempts) = (100i64, 100_000_000i64);
         let args = Self::channel(channel)
             .with(per_thread)
             .with(max_spin)

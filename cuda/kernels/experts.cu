@@ -1,33 +1,16 @@
-// The kernels of expert parallel layers: see ep_device.hpp.
+// The kernels of expert parallel layers that are the same for all types of numbers: see ep_device.hpp.
 // build: compute_90
 
 #include "mscclpp/ep_choices_device.hpp"
-#include "mscclpp/ep_device.hpp"
+#include "mscclpp/ep_kernels_device.hpp"
 
 using namespace mscclpp;
 
-// Each kernel does a whole call, or one of its EpHalves; dispatch_by_row does whole calls only. Profilers show these names as
-// those of C++: mscclpp::ep::dispatch, mscclpp::ep::combine_bf16. DeepEP's tests look for them so.
-#define EP_DISPATCH(NAME, TRAVEL)                                                                                   \
-  extern "C" __global__ void __launch_bounds__(1024)                                                                \
-      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpDispatch call, uint32_t halves) { \
-    __shared__ detail::EpHeads heads;                                                                               \
-    extern __shared__ uint32_t counts[];                                                                            \
-    detail::dispatchExperts<detail::EpRows::TRAVEL>(ep, call, heads, counts, detail::EpGivenRows{}, halves);        \
-  }
-EP_DISPATCH(_ZN7mscclpp2ep8dispatchE, AreStored)
-EP_DISPATCH(_ZN7mscclpp2ep15dispatch_by_rowE, AreSignalled)
-
-#define EP_COMBINE(NAME, TYPE)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(1024)                                                               \
-      NAME(const MSCCLPP_GRID_CONSTANT EpHandle ep, const MSCCLPP_GRID_CONSTANT EpCombine call, uint32_t halves) { \
-    __shared__ detail::EpTerms terms[EpMaxWarps];                                                                  \
-    __shared__ detail::EpHeads heads;                                                                              \
-    detail::EpCombiner<TYPE, false>(ep, call, terms[threadOfBlock() / 32], heads).run(halves);                     \
-  }
-EP_COMBINE(_ZN7mscclpp2ep12combine_bf16E, ReduceBf16)
-EP_COMBINE(_ZN7mscclpp2ep11combine_f16E, ReduceF16)
-EP_COMBINE(_ZN7mscclpp2ep11combine_f32E, ReduceF32)
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep8dispatchE, EpAnyDispatch, AreStored, 1024, 1)
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep13dispatch_rankE, EpQuantisedDispatch<EpLayoutRank>, AreStored, 1024, 1)
+// These do whole calls only.
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep15dispatch_by_rowE, EpAnyDispatch, AreSignalled, 1024, 1)
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep21dispatch_token_by_rowE, EpGivenDispatch<EpLayoutToken>, AreSignalled, 1024, 1)
 
 // Notes that the ranks whose bits are set are lost. One thread.
 extern "C" __global__ void ep_lose(const MSCCLPP_GRID_CONSTANT EpHandle ep, uint32_t ranks) {

@@ -105,15 +105,26 @@ pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_tw
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
 pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
 
-/// The kernels of expert parallel layers: `mscclpp::ep::dispatch` and `dispatch_by_row`, which take an `EpHandle`, an
-/// `EpDispatch` and `EpHalves` by value, `mscclpp::ep::combine_bf16`, `_f16` and `_f32`, which take an `EpHandle`, an
-/// `EpCombine` and `EpHalves`; `ep_release`, `ep_lose` and `ep_count_choices`. A module has those of `mscclpp::ep` by their
-/// mangled names without parameters: `_ZN7mscclpp2ep8dispatchE`.
+/// The kernels of expert parallel layers that are the same for all types of numbers: `mscclpp::ep::dispatch`, and those of some
+/// dispatches alone, `dispatch_rank`, `dispatch_by_row` and `dispatch_token_by_row`, which take an `EpHandle`, an `EpDispatch`
+/// and `EpHalves` by value; `ep_release`, `ep_lose` and `ep_count_choices`. A module has those of `mscclpp::ep` by their mangled
+/// names without parameters: `_ZN7mscclpp2ep8dispatchE`.
 pub const EXPERTS: KernelSource<'static> = kernel!("experts", newer);
 
-/// The kernels of [`EXPERTS`] for calls of few tokens: `dispatch` and the three that combine, with `_by_packets` behind their
-/// names.
+/// The dispatches of few tokens, which are taken like those of [`EXPERTS`]: `mscclpp::ep::dispatch_by_packets`, and those of some
+/// dispatches alone, `dispatch_rank_by_packets`, `dispatch_expert_by_packets` and `dispatch_token_by_packets`.
 pub const EXPERTS_BY_PACKETS: KernelSource<'static> = kernel!("experts_by_packets", newer);
+
+/// The combines of numbers of type bf16: `mscclpp::ep::combine_bf16`, and those of some combines alone, `combine_bf16_rows`, and
+/// with `_by_packets` behind their names the same of few tokens, and `combine_bf16_sums_by_packets`. They take an `EpHandle`, an
+/// `EpCombine` and `EpHalves` by value.
+pub const EXPERTS_BF16: KernelSource<'static> = kernel!("experts_bf16", newer);
+
+/// Those of [`EXPERTS_BF16`] for numbers of type f16.
+pub const EXPERTS_F16: KernelSource<'static> = kernel!("experts_f16", newer);
+
+/// Those of [`EXPERTS_BF16`] for numbers of type f32.
+pub const EXPERTS_F32: KernelSource<'static> = kernel!("experts_f32", newer);
 
 /// The kernel of the example mesh_port_channels: `mesh_all_gather`, which finds up to 64 `PortChannelDeviceHandle`s, one
 /// for each rank, in the module's variable `channels`.

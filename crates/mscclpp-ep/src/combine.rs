@@ -5,7 +5,7 @@ use mscclpp::{Kernel, KernelArgs, gpu::Stream};
 use crate::{
     Combine, Error, Experts, Layout, Memory, Receive, Result,
     handle::EpCombine,
-    launch::{Direction, Launch},
+    launch::{Direction, Launch, Special},
     scratch::alignment_of,
 };
 
@@ -109,6 +109,10 @@ impl Experts {
         };
         let memories =
             [rows, out].into_iter().chain(weights).chain(bias).chain(given).chain(taken).chain(add_waits_to);
-        Ok(self.launch_of(Direction::Combine, routed.micro_batch, own, call, &routed.tables, memories))
+        let is_usual = !*exact && row_weights.is_none() && add_waits_to.is_none();
+        let mut launch =
+            self.launch_of(Direction::Combine, routed.micro_batch, own, call, &routed.tables, memories);
+        launch.special = is_usual.then_some(if one_row { Special::Rows } else { Special::Sums });
+        Ok(launch)
     }
 }

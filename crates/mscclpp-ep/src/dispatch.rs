@@ -6,8 +6,8 @@ use mscclpp::{DeviceBuffer, DevicePtr, Kernel, KernelArgs, gpu::Stream};
 
 use crate::{
     Dispatch, Error, Experts, Layout, Memory, Receive, Result, Routed,
-    handle::{EpDispatch, PARTS, REST_MASKED, REST_ZERO},
-    launch::{Direction, Launch},
+    handle::{AS_IT_IS, E4M3, EpDispatch, PARTS, REST_MASKED, REST_ZERO},
+    launch::{Direction, Launch, Special},
     scratch::alignment_of,
 };
 
@@ -124,7 +124,7 @@ impl Experts {
         let memories = memories.chain(along.into_iter().flatten());
         let mut launch =
             self.launch_of(Direction::Dispatch, dispatch.micro_batch, own, call, &tables, memories);
-        launch.by_row = self.goes_by_row(&call);
+        launch.special = self.special_of(&call);
         let routed = Routed {
             tables,
             tokens: *tokens,
@@ -174,15 +174,37 @@ impl Experts {
             &routed.tables,
             memories,
         );
-        launch.by_row = self.goes_by_row(&call);
+        launch.special = self.special_of(&call);
         self.put(launch, stream)
     }
 
-    /// Whether rows are taken to their places while others come. That takes longer for few tokens, and for rows that are
-    /// quantised on their way, which half of the blocks would do.
-    fn goes_by_row(&self, call: &EpDispatch) -> bool {
-        let copies = call.layout != Layout::Rank.number();
-        copies && self.handle.quantisation == 0 && call.tokens >= self.engine.kernels.many_tokens
+    /// Whether a dispatch may have a kernel of its own, and which.
+    fn special_of(&self, call: &EpDispatch) -> Option<Special> {
+        let handle = &self.handle;
+        let [is_rank, is_token, is_expert] =
+            [Layout::Rank, Layout::Token, Layout::Expert].map(|layout| call.layout == layout.number());
+        let is_usual = handle.patience == 0
+            && [call.again, call.refused] == [0; 2]
+            && call.added_waits == DevicePtr::NULL;
+        if handle.quantisation == E4M3 && handle.parts == 2 {
+            return match is_usual && call.rest == 0 {
+                true if is_rank => Some(Special::Rank),
+                true if is_expert => Some(Special::Expert),
+                _ => None,
+            };
+        }
+        if handle.quantisation != AS_IT_IS || is_rank {
+            return None;
+        }
+        // With many tokens, rows are taken to their places while others come. That takes longer for few tokens, and for rows that
+        // are quantised on their way, which half of the blocks would do.
+        let is_many = call.tokens >= self.engine.kernels.many_tokens;
+        match (is_usual && is_token, is_many) {
+            (true, true) => Some(Special::TokenByRow),
+            (true, false) => Some(Special::Token),
+            (false, true) => Some(Special::ByRow),
+            (false, false) => None,
+        }
     }
 
     /// The parameter of a dispatch of so many tokens, with the memory of its tensors checked.

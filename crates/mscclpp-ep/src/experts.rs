@@ -68,8 +68,7 @@ pub(crate) struct Engine {
 
 impl Experts {
     pub(crate) fn connect(builder: ExpertsBuilder) -> Result<Self> {
-        let ExpertsBuilder { comm, gpu, ranks, tag, timeout, mut settings, kernels, kernels_by_packets } =
-            builder;
+        let ExpertsBuilder { comm, gpu, ranks, tag, timeout, mut settings, kernels } = builder;
         let group = Group::meet(&comm, "experts", scratch::build(), ranks, tag)?;
         let n = group.ranks().len();
         group.all_have("the settings of experts", settings.check(n))?;
@@ -77,12 +76,17 @@ impl Experts {
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
         let number_type = settings.payload.number_type;
         let load = || -> Result<_> {
-            let module = Module::load_once(&gpu, &kernels)?;
-            let (release, lose) = (module.kernel("ep_release")?, module.kernel("ep_lose")?);
-            let mut ways = vec![(Kernels::of(&module, &gpu, number_type, false)?, settings.max_blocks)];
+            let module = |library| Module::load_once(&gpu, &kernels.unwrap_or(library));
+            let dispatches = module(mscclpp_kernels::EXPERTS)?;
+            let (library, combine) = number_type.kernels();
+            let combines = module(library)?;
+            let (release, lose) = (dispatches.kernel("ep_release")?, dispatches.kernel("ep_lose")?);
+            let by_stores = Kernels::of(&dispatches, &combines, combine, &gpu, false)?;
+            let mut ways = vec![(by_stores, settings.max_blocks)];
             if settings.capacity <= settings.packets_up_to {
-                let module = Module::load_once(&gpu, &kernels_by_packets)?;
-                ways.push((Kernels::of(&module, &gpu, number_type, true)?, 2 * settings.max_blocks));
+                let dispatches = module(mscclpp_kernels::EXPERTS_BY_PACKETS)?;
+                let by_packets = Kernels::of(&dispatches, &combines, combine, &gpu, true)?;
+                ways.push((by_packets, 2 * settings.max_blocks));
             }
             Ok((release, lose, ways))
         };
@@ -90,9 +94,9 @@ impl Experts {
         // Below MOST_SHARED.
         let shared_bytes = settings.shared_bytes(n) as u32;
         let room = DeviceRoom::new(&group, &gpu, settings.calls_at_once)?;
-        for (Kernels { dispatch, dispatch_by_row, combine, threads, .. }, most) in &mut ways {
-            let dispatches =
-                [&*dispatch].into_iter().chain(&*dispatch_by_row).map(|kernel| (kernel, shared_bytes));
+        for (Kernels { dispatch, special, combine, threads, .. }, most) in &mut ways {
+            let special = special.iter().map(|(_, kernel)| kernel);
+            let dispatches = [&*dispatch].into_iter().chain(special).map(|kernel| (kernel, shared_bytes));
             for (kernel, shared) in dispatches.chain([(&*combine, 0)]) {
                 *most = u64::from(room.blocks(&group, kernel, *threads, shared)?).min(*most);
             }

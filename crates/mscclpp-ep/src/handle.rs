@@ -15,6 +15,8 @@ pub(crate) const MAX_TOP_K: u32 = 64;
 pub(crate) const LINE: u64 = 128;
 /// `EpLineKinds`.
 pub(crate) const LINE_KINDS: u64 = 9;
+/// `EpPartBytes`.
+pub(crate) const PART_BYTES: u64 = 2048;
 /// `EpBytesOfLines`: the size of [`VECTORS_OF_LINES`] vectors of 16 bytes as packets.
 pub(crate) const BYTES_OF_LINES: u64 = 1152;
 /// `EpVectorsOfLines`.
@@ -39,6 +41,12 @@ pub(crate) const SAID: u64 = NEWLY_LOST + MAX_RANKS as u64;
 pub(crate) const SAID_ALL: u32 = 1 << 31;
 /// `EpLostChoices`.
 pub(crate) const LOST_CHOICES: u64 = 6;
+/// `EpAsItIs`.
+pub(crate) const AS_IT_IS: u32 = 0;
+/// `EpE4m3`.
+pub(crate) const E4M3: u32 = 1;
+/// `EpE4m3Ue8m0`.
+pub(crate) const E4M3_UE8M0: u32 = 2;
 /// `EpRestZero`.
 pub(crate) const REST_ZERO: u32 = 1;
 /// `EpRestMasked`.
@@ -73,6 +81,8 @@ pub(crate) struct EpHandle {
     pub(crate) source_type: u32,
     pub(crate) result_bytes: u32,
     pub(crate) result_stride: u32,
+    pub(crate) top_k_inverse: u32,
+    pub(crate) row_parts: u32,
     pub(crate) patience: u64,
     pub(crate) segment_bytes: [u32; SEGMENTS],
     pub(crate) segment_stride: [u32; SEGMENTS],

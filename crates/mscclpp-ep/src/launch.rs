@@ -11,7 +11,7 @@ use mscclpp::{
 };
 
 use crate::{
-    Error, Experts, Memory, NumberType, Result,
+    Error, Experts, Memory, Result,
     experts::Engine,
     handle::{MANY_TOKENS, MANY_TOKENS_OF_SIM},
     routed::Tables,
@@ -21,29 +21,82 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) dispatch: Kernel,
-    /// A dispatch of many tokens whose rows are stored as they are, in a layout that copies.
-    pub(crate) dispatch_by_row: Option<Kernel>,
+    /// Those of calls that have a kernel of their own.
+    pub(crate) special: Vec<(Special, Kernel)>,
     pub(crate) combine: Kernel,
     /// The threads of a block.
     pub(crate) threads: u32,
-    /// The fewest tokens for which [`Self::dispatch_by_row`] is there.
+    /// The fewest tokens for which [`Special::ByRow`] is.
     pub(crate) many_tokens: u32,
 }
 
 impl Kernels {
-    /// The kernels of rows that are stored, or that travel as packets.
-    pub(crate) fn of(module: &Module, gpu: &Gpu, number_type: NumberType, by_packets: bool) -> Result<Self> {
+    /// The kernels of rows that are stored, or that travel as packets. The names of the combines begin with `combine`.
+    pub(crate) fn of(
+        dispatches: &Module,
+        combines: &Module,
+        combine: &str,
+        gpu: &Gpu,
+        by_packets: bool,
+    ) -> Result<Self> {
         let (way, threads) = if by_packets { ("_by_packets", 256) } else { ("", 1024) };
         // The name that a C++ compiler gives `mscclpp::ep::NAME`.
-        let kernel =
-            |name: &str| module.kernel(&format!("_ZN7mscclpp2ep{}{name}{way}E", name.len() + way.len()));
+        let kernel = |module: &Module, name: &str| {
+            module.kernel(&format!("_ZN7mscclpp2ep{}{name}{way}E", name.len() + way.len()))
+        };
+        let mut special = Vec::new();
+        for (of, name) in Special::dispatches(by_packets) {
+            special.push((*of, kernel(dispatches, name)?));
+        }
+        special.push((Special::Rows, kernel(combines, &format!("{combine}_rows"))?));
+        if by_packets {
+            special.push((Special::Sums, kernel(combines, &format!("{combine}_sums"))?));
+        }
         Ok(Self {
-            dispatch: kernel("dispatch")?,
-            dispatch_by_row: if by_packets { None } else { Some(kernel("dispatch_by_row")?) },
-            combine: kernel(number_type.kernel())?,
+            dispatch: kernel(dispatches, "dispatch")?,
+            special,
+            combine: kernel(combines, combine)?,
             threads: if gpu.platform() == Platform::Sim { 64 } else { threads },
             many_tokens: if gpu.platform() == Platform::Sim { MANY_TOKENS_OF_SIM } else { MANY_TOKENS },
         })
+    }
+}
+
+/// A call that may have a kernel of its own, with less code: the kernels for all calls know nothing of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Special {
+    /// A whole dispatch of many tokens whose rows are stored as they are, in a layout that copies.
+    ByRow,
+    /// The same, and an `EpGivenDispatch` of [`Layout::Token`](crate::Layout::Token).
+    TokenByRow,
+    /// An `EpQuantisedDispatch` of [`Layout::Rank`](crate::Layout::Rank).
+    Rank,
+    /// The same of [`Layout::Expert`](crate::Layout::Expert), by packets.
+    Expert,
+    /// An `EpGivenDispatch` of [`Layout::Token`](crate::Layout::Token), by packets.
+    Token,
+    /// An `EpUsualCombine` with one row for a token.
+    Rows,
+    /// The same with sums of rows, by packets.
+    Sums,
+}
+
+impl Special {
+    /// The dispatches of rows that are stored, or that travel as packets, and the names of their kernels.
+    fn dispatches(by_packets: bool) -> &'static [(Self, &'static str)] {
+        if by_packets {
+            &[
+                (Self::Rank, "dispatch_rank"),
+                (Self::Expert, "dispatch_expert"),
+                (Self::Token, "dispatch_token"),
+            ]
+        } else {
+            &[
+                (Self::Rank, "dispatch_rank"),
+                (Self::ByRow, "dispatch_by_row"),
+                (Self::TokenByRow, "dispatch_token_by_row"),
+            ]
+        }
     }
 }
 
@@ -67,8 +120,8 @@ pub(crate) enum Direction {
 pub(crate) struct Launch {
     direction: Direction,
     micro_batch: usize,
-    /// Whether it is for [`Kernels::dispatch_by_row`], if it is whole.
-    pub(crate) by_row: bool,
+    /// The call that it is, if that may have a kernel of its own.
+    pub(crate) special: Option<Special>,
     args: KernelArgs,
     tables: Arc<Tables>,
 }
@@ -120,13 +173,17 @@ impl Engine {
     }
 
     fn launch(&self, launch: Launch, halves: Halves, stream: &Stream) -> Result<()> {
-        let kernel = match launch.direction {
-            Direction::Dispatch => match &self.kernels.dispatch_by_row {
-                Some(by_row) if launch.by_row && matches!(halves, Halves::Both) => by_row,
-                _ => &self.kernels.dispatch,
-            },
+        let any = match launch.direction {
+            Direction::Dispatch => &self.kernels.dispatch,
             Direction::Combine => &self.kernels.combine,
         };
+        let is_whole = matches!(halves, Halves::Both);
+        let special = match launch.special {
+            Some(Special::ByRow | Special::TokenByRow) if !is_whole => None,
+            special => special,
+        };
+        let own = self.kernels.special.iter().find(|(of, _)| Some(*of) == special);
+        let kernel = own.map_or(any, |(_, kernel)| kernel);
         self.launch_by(kernel, Launch { args: launch.args.with(halves as u32), ..launch }, stream)
     }
 
@@ -198,6 +255,6 @@ impl Experts {
         memories: impl IntoIterator<Item = &'a Memory>,
     ) -> Launch {
         let args = self.args(own, memories).keeping_each([&tables.buffer]).with(self.handle).with(call);
-        Launch { direction, micro_batch, by_row: false, args, tables: tables.clone() }
+        Launch { direction, micro_batch, special: None, args, tables: tables.clone() }
     }
 }

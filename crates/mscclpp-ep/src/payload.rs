@@ -1,6 +1,7 @@
 //! The rows that travel for a token.
 
 use crate::{Error, Result, handle::PARTS};
+use mscclpp::KernelSource;
 
 /// The type of the numbers of tokens, and of the rows that [`combine`](crate::Experts::combine) sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,11 +35,12 @@ impl NumberType {
         }
     }
 
-    pub(crate) fn kernel(self) -> &'static str {
+    /// The combines of such numbers, and how the names of these kernels begin.
+    pub(crate) fn kernels(self) -> (KernelSource<'static>, &'static str) {
         match self {
-            Self::Bf16 => "combine_bf16",
-            Self::F16 => "combine_f16",
-            Self::F32 => "combine_f32",
+            Self::Bf16 => (mscclpp_kernels::EXPERTS_BF16, "combine_bf16"),
+            Self::F16 => (mscclpp_kernels::EXPERTS_F16, "combine_f16"),
+            Self::F32 => (mscclpp_kernels::EXPERTS_F32, "combine_f32"),
         }
     }
 }

@@ -6,8 +6,9 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error, Result,
     handle::{
-        BYTES_OF_LINES, EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, MARK_WORDS, MAX_RANKS, MAX_TOP_K,
-        PARTS, PROBLEMS, Places, ROW_WARPS, SEGMENTS, VECTORS_OF_LINES,
+        AS_IT_IS, BYTES_OF_LINES, E4M3, E4M3_UE8M0, EpCounts, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS,
+        MARK_WORDS, MAX_RANKS, MAX_TOP_K, PART_BYTES, PARTS, PROBLEMS, Places, ROW_WARPS, SEGMENTS,
+        VECTORS_OF_LINES,
     },
     payload::{Payload, Quantisation},
 };
@@ -158,9 +159,9 @@ pub(crate) fn build() -> u64 {
 
 fn quantisation_of(quantisation: Option<Quantisation>) -> u32 {
     match quantisation {
-        None => 0,
-        Some(Quantisation::E4m3) => 1,
-        Some(Quantisation::E4m3Ue8m0) => 2,
+        None => AS_IT_IS,
+        Some(Quantisation::E4m3) => E4M3,
+        Some(Quantisation::E4m3Ue8m0) => E4M3_UE8M0,
     }
 }
 
@@ -220,6 +221,8 @@ impl Layout {
             source_type: payload.number_type.reduce_type(),
             result_bytes: result_bytes as u32,
             result_stride: result_stride as u32,
+            top_k_inverse: (1_u64 << 31).div_ceil(top_k) as u32,
+            row_parts: 0,
             patience: settings.patience,
             segment_bytes: [0; SEGMENTS],
             segment_stride: [0; SEGMENTS],
@@ -274,6 +277,7 @@ fn bytes_of_packets(row: u64) -> u64 {
 fn set_rows(handle: &mut EpHandle, payload: &Payload, along: u64, rows: u64, begin: u64) -> u64 {
     let tensors = payload.travelling();
     handle.parts = tensors.len() as u32;
+    handle.row_parts = tensors.iter().map(|bytes| bytes.div_ceil(PART_BYTES) as u32).sum();
     handle.quantisation = quantisation_of(payload.quantisation);
     (handle.segment_bytes, handle.segment_stride) = ([0; SEGMENTS], [0; SEGMENTS]);
     for (i, bytes) in tensors.iter().copied().chain([along]).enumerate() {

@@ -24,8 +24,8 @@ pub struct ExpertsBuilder {
     pub(crate) tag: u32,
     pub(crate) timeout: Option<Duration>,
     pub(crate) settings: Settings,
-    pub(crate) kernels: KernelSource<'static>,
-    pub(crate) kernels_by_packets: KernelSource<'static>,
+    /// One source with other kernels in place of all of the library's.
+    pub(crate) kernels: Option<KernelSource<'static>>,
 }
 
 impl ExpertsBuilder {
@@ -56,8 +56,7 @@ impl ExpertsBuilder {
             tag: TAG,
             timeout: None,
             settings,
-            kernels: mscclpp_kernels::EXPERTS,
-            kernels_by_packets: mscclpp_kernels::EXPERTS_BY_PACKETS,
+            kernels: None,
         }
     }
 
@@ -178,7 +177,7 @@ impl ExpertsBuilder {
     /// Other kernels in place of the library's, for tests.
     #[doc(hidden)]
     pub fn kernels(mut self, source: KernelSource<'static>) -> Self {
-        (self.kernels, self.kernels_by_packets) = (source, source);
+        self.kernels = Some(source);
         self
     }
 

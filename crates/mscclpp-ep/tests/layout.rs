@@ -5,9 +5,9 @@
 mod handle;
 
 use handle::{
-    BYTES_OF_LINES, EpChoices, EpCombine, EpCounts, EpDispatch, EpHandle, FIRST_EPOCH, LINE, LINE_KINDS,
-    LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PARTS, PROBLEMS, REST_MASKED, REST_ZERO,
-    ROW_WARPS, SAID_ALL, SEGMENTS, TOKENS_AT_ONCE, VECTORS_OF_LINES,
+    AS_IT_IS, BYTES_OF_LINES, E4M3, E4M3_UE8M0, EpChoices, EpCombine, EpCounts, EpDispatch, EpHandle,
+    FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PART_BYTES,
+    PARTS, PROBLEMS, REST_MASKED, REST_ZERO, ROW_WARPS, SAID_ALL, SEGMENTS, TOKENS_AT_ONCE, VECTORS_OF_LINES,
 };
 use mscclpp_test_support::{
     layout::{self, Fact, fact},
@@ -34,7 +34,8 @@ fn facts() -> Vec<Fact> {
             "problems" problems, "rank" rank, "ranks" ranks, "maxBlocks" max_blocks, "nExperts" n_experts,
             "topK" top_k, "capacity" capacity, "local" local, "mostLocal" most_local, "parts" parts,
             "patience" patience, "hidden" hidden, "quantisation" quantisation, "sourceType" source_type,
-            "resultBytes" result_bytes, "resultStride" result_stride, "segmentBytes" segment_bytes,
+            "resultBytes" result_bytes, "resultStride" result_stride, "topKInverse" top_k_inverse,
+            "rowParts" row_parts, "segmentBytes" segment_bytes,
             "segmentStride" segment_stride, "packetStride" packet_stride, "segments" places.segments,
             "packets" places.packets, "lines" places.lines, "headers" places.headers, "routes" places.routes,
             "results" places.results, "choiceResults" places.choice_results,
@@ -61,6 +62,7 @@ fn facts() -> Vec<Fact> {
         fact("segments", "mscclpp::EpMaxSegments", SEGMENTS),
         fact("choices", "mscclpp::EpMaxTopK", MAX_TOP_K as usize),
         fact("line", "mscclpp::EpLine", LINE as usize),
+        fact("bytes of parts", "mscclpp::EpPartBytes", PART_BYTES as usize),
         fact("bytes of lines", "mscclpp::EpBytesOfLines", BYTES_OF_LINES as usize),
         fact("vectors of lines", "mscclpp::EpVectorsOfLines", VECTORS_OF_LINES as usize),
         fact("tokens at once", "mscclpp::EpTokensAtOnce", TOKENS_AT_ONCE as usize),
@@ -71,6 +73,9 @@ fn facts() -> Vec<Fact> {
         fact("first epoch", "mscclpp::EpFirstEpoch", FIRST_EPOCH as usize),
         fact("warps of a row", "mscclpp::EpRowWarps", ROW_WARPS as usize),
         fact("all waits end", "mscclpp::EpSaidAll", SAID_ALL as usize),
+        fact("rows as they are", "mscclpp::EpAsItIs", AS_IT_IS as usize),
+        fact("e4m3", "mscclpp::EpE4m3", E4M3 as usize),
+        fact("e4m3 with exponents", "mscclpp::EpE4m3Ue8m0", E4M3_UE8M0 as usize),
         fact("zero rows", "mscclpp::EpRestZero", REST_ZERO as usize),
         fact("masked rows", "mscclpp::EpRestMasked", REST_MASKED as usize),
         fact("problems", "mscclpp::EpSaid + 1", PROBLEMS as usize),

@@ -21,6 +21,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{ErrorKind, KernelSource};
 use mscclpp_ep::{Dispatch, Experts, NumberType};
+use mscclpp_kernels::{EXPERTS, EXPERTS_BF16, EXPERTS_BY_PACKETS, EXPERTS_F16, EXPERTS_F32};
 use mscclpp_test_support::{LIMIT as TEST_LIMIT, Random};
 
 use crate::{
@@ -64,9 +65,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "rows_of_the_layout_rank_are_freed_at_once", change: [
         "if (call.layout == EpLayoutRank) {\n        // X3.", "if (false) {\n        // X3."] },
     Mutant { name: "the_marks_are_not_all_0_before_a_block_adds_its_own", change: [
-        "if (!areZero) blockSync();", ""] },
+        "if (b.givesUp(failed)) return false;\n        areZero = true;", "areZero = true;"] },
     Mutant { name: "marks_are_read_before_they_are_there", change: [
-        "addMark(ep.nExperts + ranks[u], t);\n      }\n    }\n    blockSync();", "addMark(ep.nExperts + ranks[u], t);\n      }\n    }"] },
+        "loaded.loadIds(call, begin, first, choices);\n    }\n    blockSync();", "loaded.loadIds(call, begin, first, choices);\n    }"] },
     Mutant { name: "marks_are_made_anew_before_they_were_counted", change: [
         "counts[of] += marked(of, EpTokensAtOnce);\n    blockSync();", "counts[of] += marked(of, EpTokensAtOnce);"] },
     Mutant { name: "the_counts_of_a_block_are_not_released", change: [
@@ -94,10 +95,11 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "a_token_is_sent_before_its_rows_are_noted", change: [
         "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(token / each), 2 * b.epoch + 1});", ";"] },
     Mutant { name: "a_block_says_too_early_that_rows_are_noted", change: [
-        "noteRouting(token, n);\n      }\n      blockSync();", "noteRouting(token, n);\n      }"] },
+        "sendRoute(token + t, t, b.lane < ep.ranks ? numberOf(ep.nExperts + b.lane, t) : -1);\n        }\n      }\n      blockSync();",
+        "sendRoute(token + t, t, b.lane < ep.ranks ? numberOf(ep.nExperts + b.lane, t) : -1);\n        }\n      }"] },
     Mutant { name: "packets_of_all_calls_have_one_flag", change: [
-        "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of",
-        "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns the parts of"] },
+        "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns i / topK",
+        "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns i / topK"] },
     Mutant { name: "a_sum_has_no_weights", change: [
         "const float weight = terms.of[j + u].weight;", "const float weight = 1.0f;"] },
     Mutant { name: "a_rank_without_tokens_waits_for_no_weights", change: [
@@ -128,15 +130,17 @@ fn flat() -> String {
         "ep_quantise_device.hpp",
         "ep_routing_device.hpp",
         "ep_send_device.hpp",
+        "ep_along_device.hpp",
         "ep_receive_device.hpp",
         "ep_dispatch_device.hpp",
+        "ep_kernels_device.hpp",
     ];
     let texts = headers.map(|name| {
         let name = format!("mscclpp/{name}");
         mscclpp_kernels::HEADERS.iter().find(|(of, _)| **of == name).expect("a header").1
     });
     let kernels =
-        [mscclpp_kernels::EXPERTS, mscclpp_kernels::EXPERTS_BY_PACKETS].map(|kernels| kernels.cuda());
+        [EXPERTS, EXPERTS_BY_PACKETS, EXPERTS_BF16, EXPERTS_F16, EXPERTS_F32].map(|kernels| kernels.cuda());
     let lines = texts.into_iter().chain(kernels).flat_map(str::lines);
     lines.filter(|line| !line.contains("#include \"mscclpp/ep_")).flat_map(|line| [line, "\n"]).collect()
 }

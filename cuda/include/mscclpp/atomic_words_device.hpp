@@ -31,8 +31,8 @@ enum class MemoryScope { Device, System, Block };
 constexpr MemoryScope scopeDevice = MemoryScope::Device;
 constexpr MemoryScope scopeSystem = MemoryScope::System;
 
-// The memory that a word is in.
-enum class MemorySpace { Global, Any };
+// The memory that a word is in. Shared: the memory of the block.
+enum class MemorySpace { Global, Any, Shared };
 
 }  // namespace mscclpp
 
@@ -78,7 +78,10 @@ MSCCLPP_DEVICE_INLINE uint64_t globalAddress(T* pointer) {
   } while (false)
 #define MSCCLPP_PTX(OPERATION, REST, ...)                                     \
   do {                                                                        \
-    if (P == MemorySpace::Any && !isGlobal(word)) {                           \
+    if constexpr (P == MemorySpace::Shared) {                                 \
+      const uint64_t at = __cvta_generic_to_shared(word);                     \
+      MSCCLPP_PTX_ORDERED(OPERATION, ".shared" REST, __VA_ARGS__);            \
+    } else if (P == MemorySpace::Any && !isGlobal(word)) {                    \
       const uint64_t at = reinterpret_cast<uint64_t>(word);                   \
       MSCCLPP_PTX_ORDERED(OPERATION, REST, __VA_ARGS__);                      \
     } else {                                                                  \

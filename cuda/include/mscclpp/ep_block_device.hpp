@@ -140,8 +140,8 @@ struct EpBlock {
   MSCCLPP_DEVICE_INLINE uint32_t threadsOfAll() const { return numbers * threads; }
   MSCCLPP_DEVICE_INLINE bool isLastByNumber() const { return number + 1 == numbers; }
 
-  // Begins a call. Returns false if an earlier call has given up, or a wait: then the call ends here. All threads call it, and
-  // get the same.
+  // Begins a call. Returns false if an earlier call has given up, or a wait of this thread. All threads call it, and then meet in
+  // `givesUp`.
   //
   // If the launch sends, it waits until no peer reads any more what this rank sent to it in the call before: X2. If rows
   // travel as packets, it waits for nobody, and tells the peers that this rank has begun: X6.
@@ -158,7 +158,7 @@ struct EpBlock {
       const bool free = isFree();
       failed = hasGivenUp() || (!free && !epWaitUntilFree(ep, line(ep.rank, 0, EpFreed, direction), epoch - 1, microBatch));
     }
-    return !givesUp(failed);
+    return !failed;
   }
   // Returns whether a wait was given up in any thread, and tells the rank's other waits, and later calls. All threads call it.
   MSCCLPP_DEVICE_INLINE bool givesUp(bool failed) const {
@@ -223,19 +223,12 @@ struct EpBlock {
   }
   // Takes the packet at `at`, from rank `from`.
   MSCCLPP_DEVICE_INLINE bool take(const Ll16Packets& packets, const uint8_t* at, uint64_t& word, uint32_t from) const {
-    Bytes16 packet = Ll16Packets::load(at);
-#pragma unroll 1
-    for (uint32_t looks = 1; !packets.isThere(packet); ++looks) {
-      if (looks == EpLooksBeforeWait) {
-        const EpTaken taken = epTake(packets, at, ep, from);
-        word = taken.word;
-        return taken.came;
-      }
-      betweenPolls();
-      packet = Ll16Packets::load(at);
-    }
+    const Bytes16 packet = Ll16Packets::load(at);
     word = Ll16Packets::wordOf(packet);
-    return true;
+    if (packets.isThere(packet)) return true;
+    const EpTaken taken = epTake(packets, at, ep, from);
+    word = taken.word;
+    return taken.came;
   }
 
   // X1. Tells every rank that this block, which is number `of` of the `all` that send, has sent what it sends in a phase. All

@@ -147,6 +147,10 @@ struct EpHandle {
   uint32_t hidden, quantisation, sourceType;
   // The size of a row that combine sums, and from one to the next in the scratch.
   uint32_t resultBytes, resultStride;
+  // 2^31 / topK, rounded up: see EpDispatchBlock::tokenOf.
+  uint32_t topKInverse;
+  // The parts of EpPartBytes bytes of all tensors of a row.
+  uint32_t rowParts;
   // 0, or for how many nanoseconds calls wait for a rank before they go on without it.
   uint64_t patience;
   // The size of each segment, and from one row to the next in the scratch (of the last one: in the tables).
@@ -225,6 +229,50 @@ struct EpCombine {
   uint32_t exact, oneRow, late;
   // The layout of the routing.
   uint32_t layout;
+};
+
+// What the compiler knows of a dispatch, which is the type of its parameters: their constants hide members of the same name. The
+// kernel for all dispatches knows nothing.
+struct EpAnyDispatch {
+  using Handle = EpHandle;
+  using Call = EpDispatch;
+};
+// The same of a dispatch in a layout, of which nothing is asked that is seldom needed. Its kernel has half of the code, and few
+// tokens take as long as the code is that they need.
+template <uint32_t Layout>
+struct EpUsualDispatch {
+  struct Handle : EpHandle {
+    static constexpr uint64_t patience = 0;
+  };
+  struct Call : EpDispatch {
+    static constexpr uint32_t layout = Layout, again = 0, refused = 0;
+    static constexpr uint64_t* addedWaits = nullptr;
+  };
+};
+// The same if its rows are quantised to e4m3, travel with nothing but their scales, and it has no EpRest.
+template <uint32_t Layout>
+struct EpQuantisedDispatch : EpUsualDispatch<Layout> {
+  struct Handle : EpUsualDispatch<Layout>::Handle {
+    static constexpr uint32_t parts = 2, quantisation = EpE4m3;
+  };
+  struct Call : EpUsualDispatch<Layout>::Call {
+    static constexpr uint32_t rest = 0;
+  };
+};
+// The same if its rows travel as they are.
+template <uint32_t Layout>
+struct EpGivenDispatch : EpUsualDispatch<Layout> {
+  struct Handle : EpUsualDispatch<Layout>::Handle {
+    static constexpr uint32_t quantisation = EpAsItIs;
+  };
+};
+// The same of a combine that is not exact, and of which nothing is asked that is seldom needed: whether each token has one row,
+// which is sent as it is.
+template <uint32_t OneRow>
+struct EpUsualCombine : EpCombine {
+  static constexpr uint32_t exact = 0, oneRow = OneRow;
+  static constexpr uint8_t *rowWeights = nullptr, *outWeights = nullptr;
+  static constexpr uint64_t* addedWaits = nullptr;
 };
 
 }  // namespace mscclpp

@@ -18,7 +18,7 @@ struct EpSumsAsTheyAre {
 };
 
 // A combine, as one block does it.
-template <uint32_t Type, bool ByPackets, class Sums = EpSumsAsTheyAre>
+template <uint32_t Type, bool ByPackets, class Sums = EpSumsAsTheyAre, class Call = EpCombine>
 struct EpCombiner : EpTermSums<Type> {
   using Base = EpTermSums<Type>;
   using typename Base::UnitSums;
@@ -32,14 +32,14 @@ struct EpCombiner : EpTermSums<Type> {
   using Base::units;
   using Base::vectorAt;
 
-  const EpCombine& call;
+  const Call& call;
   // For each rank, how many rows go back to it, and how many tokens it has.
   EpHeads& heads;
   const Ll16Packets packets;
   const EpCounts* const tables;
   const Sums finished;
 
-  MSCCLPP_DEVICE_INLINE EpCombiner(const EpHandle& ep, const EpCombine& call, EpTerms& terms, EpHeads& heads,
+  MSCCLPP_DEVICE_INLINE EpCombiner(const EpHandle& ep, const Call& call, EpTerms& terms, EpHeads& heads,
                                    const Sums& finished = Sums())
       : Base(ep, call.microBatch, terms),
         call(call),
@@ -63,7 +63,7 @@ struct EpCombiner : EpTermSums<Type> {
     }
     // To send a row as it is takes less of a block than to sum rows.
     const uint32_t own = b.split(ByPackets, halves, call.oneRow != 0 ? b.blocks / 4 : b.blocks / 2);
-    if (!b.template begin<ByPackets>(halves)) return;
+    if (b.givesUp(!b.template begin<ByPackets>(halves))) return;
     // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
     // the tokens of all.
     bool many = false;

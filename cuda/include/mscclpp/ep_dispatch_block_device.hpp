@@ -25,20 +25,24 @@ enum class EpRows {
 // does one of the two, and of one by row (X8), some blocks only receive.
 //
 // `counts` are words in shared memory. While the block routes, they say for each expert, and behind them for each rank, how many
-// tokens before those that are routed go there; and behind them, which of those go there (EpSender::marks). While it receives,
-// they say for each rank and local expert where the rows of that rank begin among those of the expert; behind them for each
-// expert how many rows it has, and where they begin.
+// tokens before those that are routed go there; if it routes all tokens, they are the words of EpHandle::experts instead. Behind
+// them is which of those go there (EpRouting::marks). While it receives, and if the layout is one by expert, they say for each
+// rank and local expert where the rows of that rank begin among those of the expert; behind them for each expert how many rows it
+// has, and where they begin.
+template <class Known>
 struct EpDispatchBlock {
-  const EpHandle& ep;
-  const EpDispatch& call;
+  using Handle = typename Known::Handle;
+  using Call = typename Known::Call;
+  const Handle& ep;
+  const Call& call;
   const EpBlock b;
   EpHeads& heads;
   uint32_t* const counts;
   const Ll16Packets packets;
   const EpCounts* const tables;
 
-  MSCCLPP_DEVICE_INLINE EpDispatchBlock(const EpBlock& block, const EpDispatch& call, EpHeads& heads, uint32_t* counts)
-      : ep(block.ep),
+  MSCCLPP_DEVICE_INLINE EpDispatchBlock(const EpBlock& block, const Handle& ep, const Call& call, EpHeads& heads, uint32_t* counts)
+      : ep(ep),
         call(call),
         b(block),
         heads(heads),
@@ -46,6 +50,10 @@ struct EpDispatchBlock {
         packets(b.epoch),
         tables(reinterpret_cast<const EpCounts*>(call.tables)) {}
 
+  // Returns i / topK, for i below 2^25.
+  MSCCLPP_DEVICE_INLINE uint32_t tokenOf(uint32_t i) const {
+    return static_cast<uint32_t>(static_cast<uint64_t>(i) * ep.topKInverse >> 31);
+  }
   // Returns the parts of a segment that a warp moves at once.
   MSCCLPP_DEVICE_INLINE uint32_t partsOf(uint32_t segment) const {
     return (ep.segmentBytes[segment] + EpPartBytes - 1) / EpPartBytes;

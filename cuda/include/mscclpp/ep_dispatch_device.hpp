@@ -12,23 +12,29 @@ namespace mscclpp {
 namespace detail {
 
 // Does a dispatch, or one of its EpHalves, as one of its blocks. `counts` has the dynamic shared memory of the block.
-template <EpRows Travel, class Rows>
-MSCCLPP_DEVICE_INLINE void dispatchExperts(const EpHandle& ep, const EpDispatch& call, EpHeads& heads, uint32_t* counts,
-                                           const Rows& rows, uint32_t halves) {
+template <EpRows Travel, class Known = EpAnyDispatch, class Rows>
+MSCCLPP_DEVICE_INLINE void dispatchExperts(const typename Known::Handle& ep, const typename Known::Call& call, EpHeads& heads,
+                                           uint32_t* counts, const Rows& rows, uint32_t halves) {
   constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
+  // The first choices are on their way while the call begins.
+  EpFirstChoices loaded = {};
+  if ((ByPackets || (Travel == EpRows::AreStored && call.tokens <= EpTokensAtOnce)) && call.again == 0) loaded.load(ep, call);
   EpBlock b(ep, call.microBatch, EpDispatching);
   if (!ByPackets && b.block == 0 && b.thread == 0 && halves != EpReceives) {
     b.clearNext(EpNextToken);
     b.clearNext(EpNextRow);
   }
   const uint32_t own = b.split(Travel != EpRows::AreStored, halves, b.blocks / 2);
-  if (!b.begin<ByPackets>(halves)) return;
-  const EpDispatchBlock block(b, call, heads, counts);
+  const bool begun = b.begin<ByPackets>(halves);
+  // By packets, blocks that send meet later.
+  const bool meets = !ByPackets || (own & EpSends) == 0;
+  if (meets && b.givesUp(!begun)) return;
+  const EpDispatchBlock<Known> block(b, ep, call, heads, counts);
   bool done = true;
-  if ((own & EpSends) != 0) done = EpSender<Travel, Rows>(block, rows).send();
+  if ((own & EpSends) != 0) done = EpSender<Travel, Rows, Known>(block, rows).send(begun, loaded);
   // Blocks that send have less to do than those that receive, so they note what came; with X8 only the counts.
   const bool notes = own == halves || own == EpSends;
-  if ((halves & EpReceives) != 0) done = done && EpReceiver<Travel>(block).receive(ByRow || (own & EpReceives) != 0, notes);
+  if ((halves & EpReceives) != 0) done = done && EpReceiver<Travel, Known>(block).receive(ByRow || (own & EpReceives) != 0, notes);
   b.end(halves, !done);
 }
 

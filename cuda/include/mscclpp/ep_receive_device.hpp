@@ -3,7 +3,7 @@
 #ifndef MSCCLPP_EP_RECEIVE_DEVICE_HPP_
 #define MSCCLPP_EP_RECEIVE_DEVICE_HPP_
 
-#include "mscclpp/ep_dispatch_block_device.hpp"
+#include "mscclpp/ep_along_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -28,14 +28,36 @@ MSCCLPP_DEVICE_NOINLINE void storeColumns(uint8_t* tensor, uint32_t words, uint6
 }
 
 // The part of a dispatch that takes what the ranks have sent to its places.
-template <EpRows Travel>
-struct EpReceiver : EpDispatchBlock {
+template <EpRows Travel, class Known>
+struct EpReceiver : EpAlong<Travel, Known> {
   static constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
+  using Along = EpAlong<Travel, Known>;
+  using typename Along::Row;
+  using Along::b;
+  using Along::call;
+  using Along::counts;
+  using Along::ep;
+  using Along::hasOnePlace;
+  using Along::header;
+  using Along::heads;
+  using Along::isByWords;
+  using Along::noteRows;
+  using Along::offsets;
+  using Along::packets;
+  using Along::packetsAt;
+  using Along::partsOf;
+  using Along::payload;
+  using Along::received;
+  using Along::rowAt;
+  using Along::rowOf;
+  using Along::rowWords;
+  using Along::storeAlong;
+  using Along::takePlace;
+  using Along::takeRoute;
+  using Along::totals;
+  using Along::wantsRoute;
 
-  MSCCLPP_DEVICE_INLINE explicit EpReceiver(const EpDispatchBlock& block) : EpDispatchBlock(block) {}
-
-  MSCCLPP_DEVICE_INLINE uint32_t* totals() const { return counts + ep.ranks * ep.local; }
-  MSCCLPP_DEVICE_INLINE uint32_t* offsets() const { return totals() + ep.local; }
+  MSCCLPP_DEVICE_INLINE explicit EpReceiver(const EpDispatchBlock<Known>& block) : Along(block) {}
 
   // Takes the rows that come to their places if `takes`, and notes what came if `notes`. Returns false if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool receive(bool takes, bool notes) {
@@ -43,11 +65,13 @@ struct EpReceiver : EpDispatchBlock {
     blockSync();
     // Where the rows of an expert lie depends on the counts in these layouts.
     const bool byExpert = call.layout == EpLayoutExpert || call.layout == EpLayoutFlat, last = notes && b.isLastByNumber();
-    const bool withCounts = !call.again && (last || byExpert);
+    const bool withCounts = !call.again && byExpert;
+    // Before the headers come, which the rows may follow at once.
+    const Share alone = shareOf(b.warp(), ep.rowParts);
     if (last && call.addedWaits != nullptr && !b.template addWaits<ByPackets>(call.addedWaits, 0)) return false;
     if (!takeHeaders(withCounts)) return false;
     if (withCounts) sumCounts();
-    if (last) noteCounts();
+    if (last && !noteCounts(withCounts)) return false;
     uint32_t rows = 0;
     for (uint32_t r = 0; r < ep.ranks; ++r) rows += heads.rows[r];
     bool failed = notes && !ByRow && !noteRows(rows);
@@ -59,8 +83,8 @@ struct EpReceiver : EpDispatchBlock {
       failed = warpFailed(failed);
     }
     if (takes) {
-      const bool takesNone = !ByPackets && call.layout == EpLayoutRank && !wantsRoute();
-      failed = failed || (!takesNone && !(ByRow ? takeComingRows() : takeRows(rows)));
+      const bool takesNone = !ByPackets && call.layout == EpLayoutRank;
+      failed = failed || (!takesNone && !(ByRow ? takeComingRows() : takeRows(rows, alone)));
       if (!failed && call.rest != 0 && !call.again) clearOthers(rows);
     }
     if constexpr (!ByPackets) {
@@ -132,115 +156,69 @@ struct EpReceiver : EpDispatchBlock {
       begin += rowsOf(local);
     }
   }
-  // Notes what the headers say in the tables. The last block calls it: the first ones have more to do if rows are few.
-  MSCCLPP_DEVICE_INLINE void noteCounts() {
+  // Notes what the headers say in the tables. The last block calls it: the first ones have more to do if rows are few. Returns
+  // false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool noteCounts(bool withCounts) const {
     EpCounts* const own = reinterpret_cast<EpCounts*>(call.tables);
     if (b.thread == 0) {
       store4(&own->tokens, call.tokens);
       store4(&own->layout, call.layout);
       store8(&own->epoch, b.epoch);
     }
-    if (call.again) return;
+    if (call.again) return true;
     if (b.thread < ep.ranks) {
       store4(own->received + b.thread, heads.rows[b.thread]);
       store4(own->theirs + b.thread, heads.tokens[b.thread]);
     }
     for (uint32_t local = b.thread; local <= ep.local; local += b.threads) {
-      if (local < ep.local) {
-        store4(call.tables + sizeof(EpCounts) + local * 4, totals()[local]);
-        if (call.addedCounts != nullptr) store4(call.addedCounts + local, load4(call.addedCounts + local) + totals()[local]);
-      }
-      store4(call.tables + ep.tableOffsets + local * 4, offsets()[local]);
+      // Only in the layouts by expert, somebody looks where the rows of an expert begin.
+      if (withCounts) store4(call.tables + ep.tableOffsets + local * 4, offsets()[local]);
+      if (local == ep.local) break;
+      uint32_t rows = withCounts ? totals()[local] : 0;
+      if (!withCounts && !takeTotal(local, rows)) return false;
+      store4(call.tables + sizeof(EpCounts) + local * 4, rows);
+      if (call.addedCounts != nullptr) store4(call.addedCounts + local, load4(call.addedCounts + local) + rows);
     }
+    return true;
+  }
+  // Takes how many rows a local expert has out of the headers. Returns false if a wait was given up.
+  MSCCLPP_DEVICE_INLINE bool takeTotal(uint32_t local, uint32_t& rows) const {
+    for (uint32_t r = 0; r < ep.ranks; ++r) {
+      uint64_t word = 0;
+      if (!b.take(packets, header(ep.rank, r, 2 + local), word, r)) return false;
+      // That of a lost rank may not come.
+      if (word != EpNoWord) rows += static_cast<uint32_t>(word);
+    }
+    return true;
   }
 
   // ---- rows
 
-  // Row n of rank r, which is number `number` of all.
-  struct Row {
-    uint32_t r, n, number;
+  // What a warp takes of a row, if `subs` warps share each: parts `sub`, `sub` + `subs` and so on of row `number`.
+  struct Share {
+    uint32_t subs, number, sub;
   };
-  MSCCLPP_DEVICE_INLINE Row rowOf(uint32_t number) const {
-    uint32_t n = number, r = 0;
-    for (; n >= heads.rows[r]; ++r) n -= heads.rows[r];
-    return Row{r, n, number};
+  MSCCLPP_DEVICE_INLINE static Share shareOf(uint32_t u, uint32_t subs) {
+    const uint32_t number = u / subs;
+    return Share{subs, number, u - number * subs};
   }
-  // Returns the place in the tables of what came along with a row.
-  MSCCLPP_DEVICE_INLINE uint8_t* received(const Row& row) const {
-    return call.tables + ep.tableReceived + (static_cast<uint64_t>(row.r) * ep.capacity + row.n) * ep.segmentStride[ep.parts];
-  }
-
-  // Takes numbers of what the library sends along with a row, which are under way at once. Returns false if a wait was given up.
-  template <uint32_t Count>
-  MSCCLPP_DEVICE_INLINE bool takeNumbers(const Row& row, const uint32_t (&at)[Count], uint32_t (&numbers)[Count]) const {
-    const uint8_t* const from = routeAt(ep.rank, row.r, row.n);
-    Bytes16 came[Count];
-    bool all = true;
-#pragma unroll
-    for (uint32_t u = 0; u < Count; ++u) came[u] = Ll16Packets::load(from + at[u] / 2 * 16ull);
-#pragma unroll
-    for (uint32_t u = 0; u < Count; ++u) {
-      uint64_t word = Ll16Packets::wordOf(came[u]);
-      if (!packets.isThere(came[u])) all = all && b.take(packets, from + at[u] / 2 * 16ull, word, row.r);
-      numbers[u] = static_cast<uint32_t>(word >> (at[u] % 2 * 32));
-    }
-    return all;
-  }
-  // A choice of a row's token, as it came along with the row: its expert here (~0 if that is of another rank), its weight, the
-  // place of the row in the layout (~0 if it has none, or if there is no memory for it), and the token.
-  struct Choice {
-    uint32_t local, weight, place, token;
-  };
-  // Takes choice k. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool takeChoice(const Row& row, uint32_t k, Choice& choice) const {
-    const uint32_t at[4] = {1 + k, 1 + ep.topK + k, 1 + 2 * ep.topK + k, 0};
-    uint32_t of[4];
-    const bool came = takeNumbers(row, at, of);
-    // The token of a rank that is lost may be missing.
-    const uint32_t local = of[3] == ~0u || !came ? ~0u : of[0];
-    choice = Choice{local, of[1], local == ~0u ? ~0u : placeOf(row, local, of[2]), of[3]};
-    return came;
-  }
-  // Notes choice k in the tables.
-  MSCCLPP_DEVICE_INLINE void noteChoice(const Row& row, uint32_t k, const Choice& choice) const {
-    uint8_t* const noted = received(row);
-    store4(noted + (1 + k) * 4ull, choice.local);
-    store4(noted + (1 + ep.topK + k) * 4ull, choice.weight);
-    store4(noted + (1 + 2 * ep.topK + k) * 4ull, choice.place);
-    if (k == 0) store4(noted, choice.token);
-  }
-  // Notes in the tables what came along with the rows: each choice has a thread. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool noteRows(uint32_t rows) const {
-    if (call.again) return true;
-    bool failed = false;
-    // The first blocks have more to do if rows are few.
-    const uint32_t first = (b.numbers - 1 - b.number) * b.threads + b.thread;
-#pragma unroll 1
-    for (uint32_t i = first; i < rows * ep.topK && !failed; i += b.threadsOfAll()) {
-      const uint32_t number = i / ep.topK, k = i - number * ep.topK;
-      const Row row = rowOf(number);
-      Choice choice;
-      failed = !takeChoice(row, k, choice);
-      noteChoice(row, k, choice);
-    }
-    return !failed;
-  }
-
-  // Takes the rows to their places. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool takeRows(uint32_t rows) const {
-    uint32_t parts = 0;
-    for (uint32_t segment = 0; segment < ep.parts; ++segment) parts += partsOf(segment);
+  // Takes the rows to their places. If each warp has one part at most, it is that of `alone`. Returns false if a wait was given
+  // up.
+  MSCCLPP_DEVICE_INLINE bool takeRows(uint32_t rows, Share alone) const {
+    const uint32_t warps = b.warps();
+    Share share = alone;
     // If there are fewer rows than warps, several warps take a row.
-    const uint32_t warps = b.warps(), subs = subsOf(rows, warps, parts);
-    bool failed = false;
-    for (uint32_t u = b.warp(); u < rows * subs && !failed; u += warps) {
-      const uint32_t number = u / subs;
-      const Row row = rowOf(number);
+    if (rows * share.subs > warps) share = shareOf(b.warp(), subsOf(rows, warps, ep.rowParts));
+    const uint32_t all = rows * share.subs;
+#pragma unroll 1
+    for (uint32_t u = b.warp(); u < all;) {
+      const Row row = rowOf(share.number);
       // Packets of another payload are not where these would be.
-      if (ByPackets && heads.areOther[row.r] != 0) continue;
-      failed = !takeRow(row, u - number * subs, subs);
+      if ((!ByPackets || heads.areOther[row.r] == 0) && !takeRow(row, share.sub, share.subs)) return false;
+      u += warps;
+      if (u < all) share = shareOf(u, share.subs);
     }
-    return !failed;
+    return true;
   }
 
   // X8. The same while rows come. Each warp takes its part of the next row that no other has taken: first the rows of this rank,
@@ -289,8 +267,7 @@ struct EpReceiver : EpDispatchBlock {
     // Thread k has the places for choices k and k + 32.
     uint32_t places[2] = {~0u, ~0u}, token = ~0u;
     bool failed = false;
-    if (sub == 0 && !call.again && (ByRow || wantsRoute())) failed = !takeRoute(row);
-    if (!ByPackets && call.layout == EpLayoutRank) return !warpFailed(failed);
+    if (sub == 0 && !call.again && (ByRow || (wantsRoute() && !hasOnePlace()))) failed = !takeRoute(row);
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
       const uint32_t k = half * 32 + b.lane;
@@ -325,15 +302,6 @@ struct EpReceiver : EpDispatchBlock {
     }
     return true;
   }
-  // Takes where choice k of a row is in the layout (see Choice), and if rows are taken while others come, the row's token.
-  MSCCLPP_DEVICE_INLINE bool takePlace(const Row& row, uint32_t k, uint32_t& place, uint32_t& token) const {
-    uint32_t at[ByRow ? 3 : 2] = {1 + k, 1 + 2 * ep.topK + k}, of[ByRow ? 3 : 2];
-    const bool came = takeNumbers(row, at, of);
-    place = !came || of[0] == ~0u ? ~0u : placeOf(row, of[0], of[1]);
-    if constexpr (ByRow) token = of[2];
-    return came;
-  }
-
   // Loads a part of a segment of a row that has come, or that is waited for if it travels as packets. Returns false, in all
   // threads of the warp that calls it, if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool loadRow(const Row& row, uint32_t segment, uint32_t part, uint32_t token, EpPart& taken) const {
@@ -396,67 +364,6 @@ struct EpReceiver : EpDispatchBlock {
       last = place;
     }
     return true;
-  }
-
-  MSCCLPP_DEVICE_INLINE bool wantsRoute() const {
-    return !call.again && (call.outIds != nullptr || call.outWeights != nullptr || call.outSources != nullptr);
-  }
-  // Stores the local expert and the weight of a choice, number `at` of those of all rows, where the caller wants them.
-  MSCCLPP_DEVICE_INLINE void storeAlong(uint64_t at, uint32_t local, uint32_t weight) const {
-    if (call.outWeights != nullptr) store4(call.outWeights + at * 4, weight);
-    if (call.outIds == nullptr) return;
-    if (call.idBytes == 8) {
-      store8(call.outIds + at * 8, static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(local))));
-    } else {
-      store4(call.outIds + at * 4, local);
-    }
-  }
-  // Takes what came along with a row. Notes it in the tables if rows are taken while others come, and stores it where the caller
-  // wants it, for each place of the row. All threads of a warp call it. Returns false, in some of them, if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool takeRoute(const Row& row) const {
-    Choice choices[2];
-    bool failed = false;
-#pragma unroll
-    for (uint32_t half = 0; half < 2; ++half) {
-      const uint32_t k = half * 32 + b.lane;
-      choices[half] = Choice{~0u, 0, ~0u, ~0u};
-      if (k >= ep.topK) continue;
-      failed = !takeChoice(row, k, choices[half]) || failed;
-      if (ByRow) noteChoice(row, k, choices[half]);
-    }
-    const uint32_t token = warpShuffle(choices[0].token, 0);
-    uint32_t last = ~0u;
-#pragma unroll 1
-    for (uint32_t of = 0; of < ep.topK; ++of) {
-      const uint32_t place = warpShuffle(of < 32 ? choices[0].place : choices[1].place, of & 31);
-      if (place == ~0u || place == last) continue;
-      last = place;
-#pragma unroll
-      for (uint32_t half = 0; half < 2; ++half) {
-        const uint32_t k = half * 32 + b.lane;
-        if (k >= ep.topK) continue;
-        const uint64_t at = static_cast<uint64_t>(place) * ep.topK + k;
-        const bool isMasked = (call.rest & EpRestMasked) != 0 && choices[half].local == ~0u;
-        storeAlong(at, choices[half].local, isMasked ? 0 : choices[half].weight);
-      }
-      if (call.outSources != nullptr && b.lane < 2) {
-        store4(call.outSources + (static_cast<uint64_t>(place) * 2 + b.lane) * 4, b.lane == 0 ? row.r : token);
-      }
-    }
-    return !failed;
-  }
-
-  // Returns the number of a row in the layout, or ~0 if the memory ends before it.
-  MSCCLPP_DEVICE_INLINE uint32_t placeOf(const Row& row, uint32_t local, uint32_t place) const {
-    if (call.layout == EpLayoutRank) return row.r * ep.capacity + row.n;
-    uint64_t at = row.number;
-    if (call.layout != EpLayoutToken) {
-      const uint64_t first = call.layout == EpLayoutFlat ? offsets()[local] : static_cast<uint64_t>(local) * ep.ranks * ep.capacity;
-      at = first + counts[row.r * ep.local + local] + place;
-    }
-    if (at < call.outRows) return static_cast<uint32_t>(at);
-    b.report(EpDropped, 1);
-    return ~0u;
   }
 
   // Makes the rows of the layout zero that nobody sent, or masks what goes along with them: EpRest. Not for

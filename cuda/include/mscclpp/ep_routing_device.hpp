@@ -10,16 +10,49 @@
 namespace mscclpp {
 namespace detail {
 
+// What a thread loads first of a routing of all tokens: choices as the program gives them, -1 behind their end, and a word of
+// EpHandle::experts.
+struct EpFirstChoices {
+  int64_t ids[EpChoicesAtOnce];
+  uint32_t entry;
+
+  MSCCLPP_DEVICE_INLINE void load(const EpHandle& ep, const EpDispatch& call) {
+    loadIds(call, 0, threadOfBlock(), call.tokens * ep.topK);
+    entry = threadOfBlock() < ep.nExperts ? load4(ep.experts + threadOfBlock()) : 0;
+  }
+  // Loads choices of the `choices` that begin at choice `begin` of all: number `first`, and others as many threads as the block
+  // has behind it.
+  MSCCLPP_DEVICE_INLINE void loadIds(const EpDispatch& call, uint64_t begin, uint32_t first, uint32_t choices) {
+#pragma unroll
+    for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
+      const uint32_t i = first + u * threadsOfBlock();
+      ids[u] = i < choices ? idOf(call, begin + i) : -1;
+    }
+  }
+  // Returns what the program gave as choice `i` of all tokens.
+  MSCCLPP_DEVICE_INLINE static int64_t idOf(const EpDispatch& call, uint64_t i) {
+    return call.idBytes == 8 ? static_cast<int64_t>(load8(call.ids + i * 8)) : signedWord(call.ids, i);
+  }
+};
+
 // The part of a dispatch that routes this rank's tokens.
 //
 // If they are `few`, all blocks route all tokens alike. Otherwise each block has a part of them, and learns from the blocks
 // before it how many tokens come before its own (X4).
-struct EpRouting : EpDispatchBlock {
+template <class Known>
+struct EpRouting : EpDispatchBlock<Known> {
+  using Block = EpDispatchBlock<Known>;
+  using Block::b;
+  using Block::call;
+  using Block::counts;
+  using Block::ep;
+  using Block::tokenOf;
+
   const bool few;
   // The tokens that this block routes.
   uint32_t first, end;
 
-  MSCCLPP_DEVICE_INLINE EpRouting(const EpDispatchBlock& block, bool few) : EpDispatchBlock(block), few(few) {
+  MSCCLPP_DEVICE_INLINE EpRouting(const Block& block, bool few) : Block(block), few(few) {
     const uint32_t each = few ? call.tokens : tokensOfBlock(), before = few ? 0 : b.number * each;
     first = before < call.tokens ? before : call.tokens;
     end = call.tokens - first < each ? call.tokens : first + each;
@@ -29,67 +62,84 @@ struct EpRouting : EpDispatchBlock {
 
   // For each expert, and behind them for each rank, words whose bit t says that token t of those that are routed goes there.
   MSCCLPP_DEVICE_INLINE uint32_t* marks() const { return counts + ep.nExperts + ep.ranks; }
-  // Behind them the counts of all tokens, which the last block has.
+  // Behind them the counts of all tokens, which the last block has if they are not few.
   MSCCLPP_DEVICE_INLINE uint32_t* totals() const { return marks() + EpMarkWords * (ep.nExperts + ep.ranks); }
-  MSCCLPP_DEVICE_INLINE uint32_t rankOf(uint32_t expert) const { return load4(ep.experts + expert) >> 16; }
-  MSCCLPP_DEVICE_INLINE uint32_t localOf(uint32_t expert) const { return load4(ep.experts + expert) & 0xffff; }
+  // Returns the rank of an expert, times 2^16, plus its number there.
+  MSCCLPP_DEVICE_INLINE uint32_t entryOf(uint32_t expert) const { return few ? counts[expert] : load4(ep.experts + expert); }
 
-  // Returns the expert of choice `i` of all tokens, or -1: for other numbers, which are reported if `reports` says so, and for
-  // experts of ranks that are lost, which are counted if `counts` says so.
-  MSCCLPP_DEVICE_INLINE int32_t expertOf(uint64_t i, bool reports, bool counts = false) const {
-    const int64_t id = call.idBytes == 8 ? static_cast<int64_t>(load8(call.ids + i * 8)) : signedWord(call.ids, i);
-    if (id >= 0 && id < static_cast<int64_t>(ep.nExperts)) {
-      const int32_t expert = static_cast<int32_t>(id);
-      if (!epIsLost(ep, rankOf(static_cast<uint32_t>(expert)))) return expert;
-      if (counts) detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpLostChoices, uint64_t{1});
-      return -1;
-    }
-    if (reports && id != -1) b.report(EpBadExpert, static_cast<uint32_t>(i / ep.topK) + 1);
+  MSCCLPP_DEVICE_INLINE bool isExpert(int64_t id) const { return id >= 0 && id < static_cast<int64_t>(ep.nExperts); }
+  // Returns the expert of choice `i` of all tokens, or -1: for other numbers, and for experts of ranks that are lost, which are
+  // counted if `isCounted`.
+  MSCCLPP_DEVICE_INLINE int32_t expertOf(uint64_t i, bool isCounted) const {
+    const int64_t id = EpFirstChoices::idOf(call, i);
+    if (!isExpert(id)) return -1;
+    const uint32_t expert = static_cast<uint32_t>(id);
+    if (!epIsLost(ep, entryOf(expert) >> 16)) return static_cast<int32_t>(expert);
+    if (isCounted) detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(ep.words + EpLostChoices, uint64_t{1});
     return -1;
   }
 
   MSCCLPP_DEVICE_INLINE void addMark(uint32_t of, uint32_t t) const {
-    detail::fetchOr<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(marks() + of * EpMarkWords + t / 32, 1u << t % 32);
+    uint32_t* const word = marks() + of * EpMarkWords + t / 32;
+    detail::fetchOr<MemoryOrder::Relaxed, MemoryScope::Block, MemorySpace::Shared>(word, 1u << t % 32);
   }
-  // Marks where `n` tokens from `token` on go: each choice has a thread. The same expert twice in a token counts once.
-  MSCCLPP_DEVICE_INLINE void mark(uint32_t token, uint32_t n) const {
-    for (uint32_t i = b.thread; i < EpMarkWords * (ep.nExperts + ep.ranks); i += b.threads) marks()[i] = 0;
+  // Marks where `n` tokens from `token` on go: each choice has a thread. The same expert twice in a token counts once. The first
+  // choices are `loaded`; while they are on their way, it calls `meanwhile`. Returns false if something has failed in any thread.
+  // All threads call it.
+  template <class Meanwhile>
+  MSCCLPP_DEVICE_INLINE bool mark(uint32_t token, uint32_t n, bool failed, EpFirstChoices& loaded, Meanwhile meanwhile) const {
     const uint32_t choices = n * ep.topK;
     const uint64_t begin = static_cast<uint64_t>(token) * ep.topK;
     bool areZero = false;
+    uint32_t first = b.thread;
 #pragma unroll 1
-    for (uint32_t first = b.thread; first - b.thread < choices; first += EpChoicesAtOnce * b.threads) {
-      // Several choices are loaded at once, the first ones while the marks become 0.
-      int32_t experts[EpChoicesAtOnce];
-      uint32_t ranks[EpChoicesAtOnce];
+    while (true) {
+      uint32_t entries[EpChoicesAtOnce];
+#pragma unroll
+      for (uint32_t u = 0; u < EpChoicesAtOnce && !few; ++u) {
+        entries[u] = isExpert(loaded.ids[u]) ? load4(ep.experts + loaded.ids[u]) : 0;
+      }
+      if (!areZero) {
+        meanwhile();
+        for (uint32_t i = b.thread; i < EpMarkWords * (ep.nExperts + ep.ranks); i += b.threads) marks()[i] = 0;
+        if (few && b.thread < ep.nExperts) counts[b.thread] = loaded.entry;
+#pragma unroll 1
+        for (uint32_t of = b.thread + b.threads; few && of < ep.nExperts; of += b.threads) counts[of] = load4(ep.experts + of);
+        if (b.givesUp(failed)) return false;
+        areZero = true;
+      }
 #pragma unroll
       for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
         const uint32_t i = first + u * b.threads;
-        experts[u] = i < choices ? expertOf(begin + i, true) : -1;
+        if (i - b.thread >= choices) break;
+        if (isExpert(loaded.ids[u])) {
+          const uint32_t expert = static_cast<uint32_t>(loaded.ids[u]), entry = few ? counts[expert] : entries[u], t = tokenOf(i);
+          if (epIsLost(ep, entry >> 16)) continue;
+          addMark(expert, t);
+          addMark(ep.nExperts + (entry >> 16), t);
+        } else if (loaded.ids[u] != -1) {
+          b.report(EpBadExpert, token + tokenOf(i) + 1);
+        }
       }
-#pragma unroll
-      for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) ranks[u] = experts[u] < 0 ? 0 : rankOf(static_cast<uint32_t>(experts[u]));
-      if (!areZero) blockSync();
-      areZero = true;
-#pragma unroll
-      for (uint32_t u = 0; u < EpChoicesAtOnce; ++u) {
-        if (experts[u] < 0) continue;
-        const uint32_t t = (first + u * b.threads) / ep.topK;
-        addMark(static_cast<uint32_t>(experts[u]), t);
-        addMark(ep.nExperts + ranks[u], t);
-      }
+      first += EpChoicesAtOnce * b.threads;
+      if (first - b.thread >= choices) break;
+      loaded.loadIds(call, begin, first, choices);
     }
     blockSync();
+    return true;
+  }
+  MSCCLPP_DEVICE_INLINE void mark(uint32_t token, uint32_t n) const {
+    EpFirstChoices loaded = {};
+    loaded.loadIds(call, static_cast<uint64_t>(token) * ep.topK, b.thread, n * ep.topK);
+    mark(token, n, false, loaded, [] {});
   }
   // How many of the first `n` tokens that are marked go to an expert, or behind these to a rank.
   MSCCLPP_DEVICE_INLINE uint32_t marked(uint32_t of, uint32_t n) const {
+    const uint32_t* word = marks() + of * EpMarkWords;
     uint32_t sum = 0;
-#pragma unroll
-    for (uint32_t w = 0; w < EpMarkWords; ++w) {
-      const uint32_t word = marks()[of * EpMarkWords + w];
-      sum += countBits(n >= 32 * w + 32 ? word : n > 32 * w ? word & ((1u << n % 32) - 1) : 0);
-    }
-    return sum;
+#pragma unroll 1
+    for (; n >= 32; n -= 32) sum += countBits(*word++);
+    return n == 0 ? sum : sum + countBits(*word & ((1u << n) - 1));
   }
   // Adds the tokens that are marked to those before. All threads call it.
   MSCCLPP_DEVICE_INLINE void addMarks() const {
@@ -100,18 +150,12 @@ struct EpRouting : EpDispatchBlock {
   // The number of token t, of those that are marked, among all of this rank for an expert, or behind these for a rank; or -1.
   MSCCLPP_DEVICE_INLINE int32_t numberOf(uint32_t of, uint32_t t) const {
     if ((marks()[of * EpMarkWords + t / 32] >> t % 32 & 1) == 0) return -1;
-    return static_cast<int32_t>(counts[of] + marked(of, t));
+    return static_cast<int32_t>(few ? marked(of, t) : counts[of] + marked(of, t));
   }
-  // Counts the tokens before those of this block: X4. Returns false if a wait was given up.
+  // Counts the tokens before those of this block, if they are not few: X4. Returns false if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool countBefore() const {
     const uint32_t all = ep.nExperts + ep.ranks;
     for (uint32_t of = b.thread; of < all; of += b.threads) counts[of] = 0;
-    if (few) {
-      mark(0, call.tokens);
-      for (uint32_t of = b.thread; of < all; of += b.threads) totals()[of] = marked(of, EpTokensAtOnce);
-      blockSync();
-      return true;
-    }
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
       mark(token, end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce);
       addMarks();
@@ -148,6 +192,9 @@ struct EpRouting : EpDispatchBlock {
     return true;
   }
 
+  // How many of all tokens go to an expert, or behind these to a rank. For the last block.
+  MSCCLPP_DEVICE_INLINE uint32_t totalOf(uint32_t of) const { return few ? marked(of, EpTokensAtOnce) : totals()[of]; }
+
   // Marks the `n` tokens from `token` on, which are sent next. If a block marks all its tokens at once, the marks of countBefore
   // are still there, and it does nothing.
   MSCCLPP_DEVICE_INLINE void markNext(uint32_t token, uint32_t n) const {
@@ -156,19 +203,6 @@ struct EpRouting : EpDispatchBlock {
     mark(token, n);
   }
 
-  // Notes in the tables what a combine needs, and later dispatches of this routing.
-  MSCCLPP_DEVICE_INLINE void noteRouting(uint32_t token, uint32_t n) const {
-    const uint32_t thread = few ? b.threadOfAll() : b.thread, threads = few ? b.threadsOfAll() : b.threads;
-    for (uint32_t i = thread; i < n * ep.topK; i += threads) {
-      const uint64_t at = static_cast<uint64_t>(token) * ep.topK + i;
-      store4(call.tables + ep.tableChoices + at * 4, static_cast<uint32_t>(expertOf(at, false, true)));
-      store4(call.tables + ep.tableWeights + at * 4, weightOf(at));
-    }
-    for (uint32_t i = thread; i < n * ep.ranks; i += threads) {
-      const uint64_t at = static_cast<uint64_t>(token) * ep.ranks + i;
-      store4(call.tables + ep.tableRows + at * 4, static_cast<uint32_t>(numberOf(ep.nExperts + i % ep.ranks, i / ep.ranks)));
-    }
-  }
   MSCCLPP_DEVICE_INLINE uint32_t weightOf(uint64_t choice) const {
     return call.weights == nullptr ? bitsAs<uint32_t>(1.0f) : load4(call.weights + choice);
   }

@@ -18,34 +18,88 @@ struct EpGivenRows {
 };
 
 // The part of a dispatch that sends rows.
-template <EpRows Travel, class Rows>
-struct EpSender : EpRouting {
+template <EpRows Travel, class Rows, class Known>
+struct EpSender : EpRouting<Known> {
+  using Block = EpRouting<Known>;
+  using Block::b;
+  using Block::call;
+  using Block::counts;
+  using Block::ep;
+  using Block::countBefore;
+  using Block::end;
+  using Block::entryOf;
+  using Block::expertOf;
+  using Block::few;
+  using Block::first;
+  using Block::header;
+  using Block::isByWords;
+  using Block::mark;
+  using Block::markNext;
+  using Block::numberOf;
+  using Block::packets;
+  using Block::packetsAt;
+  using Block::partsOf;
+  using Block::payload;
+  using Block::routeAt;
+  using Block::rowAt;
+  using Block::rowWords;
+  using Block::tables;
+  using Block::tokensOfBlock;
+  using Block::totalOf;
+  using Block::weightOf;
+
   static constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
+  // The numbers of a thread in a step.
+  struct Numbers {
+    Bytes16 of[2];
+  };
   Rows rows;
   const EpRowPackets lines;
 
-  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock& block, const Rows& rows)
-      : EpRouting(block, ByPackets || (!ByRow && block.call.tokens <= EpTokensAtOnce)), rows(rows), lines(b) {}
+  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock<Known>& block, const Rows& rows)
+      : Block(block, ByPackets || (!ByRow && block.call.tokens <= EpTokensAtOnce)), rows(rows), lines(b) {}
 
-  // Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool send() {
+  // Returns false if a wait was given up, or if the call has not begun in some thread.
+  MSCCLPP_DEVICE_INLINE bool send(bool begun, EpFirstChoices& loaded) {
     // The number of warps that share the rows, and of the calling one among them.
     const uint32_t warps = few ? b.warps() : b.warpsOfBlock(), warp = few ? b.warp() : b.warpOfBlock();
-    if (!call.again && !countBefore()) return false;
-    if (b.isLastByNumber()) sendHeaders();
-    if constexpr (ByRow) return sendByRow();
     // Before the parts of the tensors there is one for what the library sends along.
     const uint32_t parts = partsAlong() + partsOfTensors();
+    uint32_t n = end - first < EpTokensAtOnce ? end - first : EpTokensAtOnce, subs = 1, u = warp, t = 0;
+    Numbers numbers = {};
+    // If there are fewer tokens than warps, several warps send a token.
+    const auto share = [&] {
+      subs = subsOf(n, warps, parts);
+      u = warp;
+      t = u / subs;
+    };
+    const auto meanwhile = [&] {
+      share();
+      if constexpr (ByPackets) numbers = firstNumbers(t, u - t * subs, subs, n);
+    };
+    if (call.again || !few) {
+      if (ByPackets && b.givesUp(!begun)) return false;
+      if (!call.again && !countBefore()) return false;
+      if (few) meanwhile();
+    } else if (!mark(0, n, !begun, loaded, meanwhile)) {
+      return false;
+    }
+    if (b.isLastByNumber()) sendHeaders();
+    if constexpr (ByRow) return sendByRow();
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
-      const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
-      if (!call.again && !few) markNext(token, n);
-      // If there are fewer tokens than warps, several warps send a token.
-      const uint32_t subs = subsOf(n, warps, parts);
-      for (uint32_t u = warp; u < n * subs; u += warps) {
-        const uint32_t t = u / subs;
-        sendToken(token + t, t, u - t * subs, subs);
+      if (!few) {
+        n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
+        if (!call.again) markNext(token, n);
+        share();
       }
-      if (!call.again) noteRouting(token, n);
+#pragma unroll 1
+      while (u < n * subs) {
+        sendToken(token + t, t, u - t * subs, subs, numbers);
+        u += warps;
+        if (u >= n * subs) break;
+        t = u / subs;
+        if constexpr (ByPackets) numbers = firstNumbers(t, u - t * subs, subs, n);
+      }
     }
     if constexpr (!ByPackets) b.signal(b.number, b.numbers, 0);
     return true;
@@ -61,7 +115,6 @@ struct EpSender : EpRouting {
         for (uint32_t t = b.warpOfBlock(); t < n; t += b.warpsOfBlock()) {
           sendRoute(token + t, t, b.lane < ep.ranks ? numberOf(ep.nExperts + b.lane, t) : -1);
         }
-        noteRouting(token, n);
       }
       blockSync();
       if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(b.countsOf(b.number), 2 * b.epoch + 1);
@@ -80,7 +133,7 @@ struct EpSender : EpRouting {
       if (b.lane == 0) next = b.takeNumber(EpNextToken);
       if (!call.again && b.lane == 0) failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(token / each), 2 * b.epoch + 1});
       failed = warpFailed(failed);
-      if (!failed) sendToken(token, 0, u - token * subs, subs);
+      if (!failed) sendToken(token, 0, u - token * subs, subs, Numbers{});
     }
     if (blockAny(failed)) return false;
     b.signal(b.number, b.numbers, 0);
@@ -92,7 +145,7 @@ struct EpSender : EpRouting {
   // Sends the headers. The last block calls it: it knows the counts of all tokens.
   MSCCLPP_DEVICE_INLINE void sendHeaders() const {
     if (b.thread < ep.ranks) {
-      const uint32_t sent = call.again ? tables->sent[b.thread] : totals()[ep.nExperts + b.thread];
+      const uint32_t sent = call.again ? tables->sent[b.thread] : totalOf(ep.nExperts + b.thread);
       if (!call.again) store4(reinterpret_cast<EpCounts*>(call.tables)->sent + b.thread, sent);
       packets.put(header(b.thread, ep.rank, 0), sent | static_cast<uint64_t>(call.tokens) << 32);
       const uint64_t flags = call.refused ? EpHeaderRefused : 0u;
@@ -100,7 +153,8 @@ struct EpSender : EpRouting {
     }
     if (call.again) return;
     for (uint32_t expert = b.thread; expert < ep.nExperts; expert += b.threads) {
-      packets.put(header(rankOf(expert), ep.rank, 2 + localOf(expert)), totals()[expert]);
+      const uint32_t entry = entryOf(expert);
+      packets.put(header(entry >> 16, ep.rank, 2 + (entry & 0xffff)), totalOf(expert));
     }
   }
 
@@ -126,9 +180,9 @@ struct EpSender : EpRouting {
     if (!call.again && !ByRow) return numberOf(ep.nExperts + r, t);
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + r);
   }
-  // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on. All threads of a
-  // warp call it.
-  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs) {
+  // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on. By packets, `numbers`
+  // are those of firstNumbers. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, const Numbers& numbers) {
     // Thread r has the row of the token at rank r, or -1.
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
     const uint32_t sub = part;
@@ -139,8 +193,15 @@ struct EpSender : EpRouting {
       part += subs;
     }
     if constexpr (!Rows::AreGiven) rows.begin(token);
+    uint32_t segment = 0;
+    if (Rows::AreGiven && ep.quantisation != EpAsItIs) {
+      const uint32_t parts = partsToSend(0);
+      part = begin + sendQuantised(token, placesOf(row, 0), placesOf(row, 1), part - begin, parts, subs, numbers);
+      begin += parts;
+      segment = 2;
+    }
 #pragma unroll 1
-    for (uint32_t segment = 0; segment < ep.parts; ++segment) {
+    for (; segment < ep.parts; ++segment) {
       const uint32_t end = begin + partsToSend(segment);
       const uint64_t places = placesOf(row, segment);
       if constexpr (!Rows::AreGiven) {
@@ -153,8 +214,6 @@ struct EpSender : EpRouting {
           }
           forPlaces(places, [&](uint32_t, uint8_t* place) { putPart(place, segment, part - begin, sent); });
         }
-      } else if (segment == 0 && ep.quantisation != EpAsItIs) {
-        part = begin + sendQuantised(token, places, placesOf(row, 1), part - begin, end - begin, subs);
       } else {
         const uint32_t bytes = ep.segmentBytes[segment], source = ep.quantisation == EpAsItIs ? segment : segment - 1;
         const uint8_t* const from = call.rows[source] + static_cast<uint64_t>(token) * bytes;
@@ -219,10 +278,15 @@ struct EpSender : EpRouting {
     }
   }
 
-  // Sends what the library sends along: the token, the local experts, the weights, the places. A thread has a number.
+  // Sends what the library sends along: the token, the local experts, the weights, the places. A thread has a number. Notes in
+  // the tables what a combine needs, and later dispatches of this routing.
   MSCCLPP_DEVICE_INLINE void sendRoute(uint32_t token, uint32_t t, int32_t row) const {
     const uint32_t choices = ep.topK, bytes = ep.segmentBytes[ep.parts];
     const uint64_t places = row < 0 ? 0 : reinterpret_cast<uint64_t>(routeAt(b.lane, ep.rank, static_cast<uint32_t>(row)));
+    if (b.lane < ep.ranks) {
+      const uint64_t at = static_cast<uint64_t>(token) * ep.ranks + b.lane;
+      store4(call.tables + ep.tableRows + at * 4, static_cast<uint32_t>(row));
+    }
 #pragma unroll 1
     for (uint32_t begin = 0; begin * 4 < bytes; begin += 32) {
       const uint32_t j = begin + b.lane;
@@ -233,11 +297,13 @@ struct EpSender : EpRouting {
         const uint64_t choice = static_cast<uint64_t>(token) * choices + k;
         if (which == 1) {
           value = otherwise = weightOf(choice);
+          store4(call.tables + ep.tableWeights + choice * 4, value);
         } else if (which < 3) {
-          const int32_t expert = expertOf(choice, false);
+          const int32_t expert = expertOf(choice, which == 0);
+          if (which == 0) store4(call.tables + ep.tableChoices + choice * 4, static_cast<uint32_t>(expert));
           otherwise = which == 0 ? ~0u : 0;
           if (expert >= 0) {
-            const uint32_t of = static_cast<uint32_t>(expert), entry = load4(ep.experts + of);
+            const uint32_t of = static_cast<uint32_t>(expert), entry = entryOf(of);
             owner = entry >> 16;
             value = which == 0 ? entry & 0xffff : static_cast<uint32_t>(numberOf(of, t));
           }
@@ -253,10 +319,6 @@ struct EpSender : EpRouting {
     }
   }
 
-  // The numbers of a thread in a step.
-  struct Numbers {
-    Bytes16 of[2];
-  };
   MSCCLPP_DEVICE_INLINE Numbers numbersAt(const uint8_t* row, uint32_t step) const {
     const uint32_t bytes = ep.hidden * 2, i = step * 32 + b.lane;
     Numbers loaded;
@@ -264,16 +326,26 @@ struct EpSender : EpRouting {
     for (uint32_t u = 0; u < 2; ++u) loaded.of[u] = i * 32 + u * 16 < bytes ? vectorOf(row, bytes, i * 2 + u) : Bytes16{0, 0};
     return loaded;
   }
+  // Returns the first numbers that a warp sends as number `sub` of the `subs` that share token t, if that is one of `n` tokens,
+  // and numbers are quantised.
+  MSCCLPP_DEVICE_INLINE Numbers firstNumbers(uint32_t t, uint32_t sub, uint32_t subs, uint32_t n) const {
+    if (!Rows::AreGiven || ep.quantisation == EpAsItIs || t >= n) return Numbers{};
+    const uint32_t along = partsAlong();
+    return numbersAt(numbersOf(t), ((sub < along ? sub + subs : sub) - along) * quantisedSteps());
+  }
+  MSCCLPP_DEVICE_INLINE const uint8_t* numbersOf(uint32_t token) const {
+    return call.rows[0] + static_cast<uint64_t>(token) * ep.hidden * 2;
+  }
   // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In
   // each step, a thread has 16 numbers. Returns the first part behind the end.
   MSCCLPP_DEVICE_INLINE uint32_t sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part, uint32_t end,
-                                               uint32_t subs) const {
+                                               uint32_t subs, const Numbers& numbers) const {
     const uint32_t groups = (ep.hidden + 127) / 128, steps = quantisedSteps();
     const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
-    const uint8_t* const row = call.rows[0] + static_cast<uint64_t>(token) * ep.hidden * 2;
+    const uint8_t* const row = numbersOf(token);
     uint64_t exponents = 0;
     uint32_t step = part * steps;
-    Numbers next = numbersAt(row, step);
+    Numbers next = ByPackets ? numbers : numbersAt(row, step);
 #pragma unroll 1
     while (part < end) {
       const uint32_t at = step, i = at * 32 + b.lane;

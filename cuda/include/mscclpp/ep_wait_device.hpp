@@ -45,7 +45,8 @@ constexpr uint64_t EpNoWord = ~uint64_t{0};
 
 // The word with a bit for each rank that is lost.
 MSCCLPP_DEVICE_INLINE uint32_t* epLostRanks(const EpHandle& ep) { return reinterpret_cast<uint32_t*>(ep.words + EpLost); }
-MSCCLPP_DEVICE_INLINE bool epIsLost(const EpHandle& ep, uint32_t rank) {
+template <class Handle>
+MSCCLPP_DEVICE_INLINE bool epIsLost(const Handle& ep, uint32_t rank) {
   return ep.patience != 0 && (detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(epLostRanks(ep)) >> rank & 1) != 0;
 }
 // Notes that the ranks are lost whose bits are set.
@@ -90,11 +91,16 @@ struct EpTaken {
 };
 MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, const EpHandle& ep, uint32_t from) {
   Bytes16 packet = Ll16Packets::load(at);
-  bool came = packets.isThere(packet);
-  if (!came) {
-    came = epWait(EpPacketIsThere{packets, at}, ep, from);
+  bool came = true;
+#pragma unroll 1
+  for (uint32_t looks = 1; !packets.isThere(packet); ++looks) {
+    if (looks > EpLooksBeforeWait) return EpTaken{EpNoWord, came};
+    if (looks == EpLooksBeforeWait) {
+      came = epWait(EpPacketIsThere{packets, at}, ep, from);
+    } else {
+      betweenPolls();
+    }
     packet = Ll16Packets::load(at);
-    if (!packets.isThere(packet)) return EpTaken{EpNoWord, came};
   }
   return EpTaken{Ll16Packets::wordOf(packet), came};
 }

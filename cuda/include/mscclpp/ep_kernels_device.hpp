@@ -1,0 +1,32 @@
+// The kernels of expert parallel layers: each does a whole call, or one of its EpHalves. Profilers show their names as those of
+// C++: mscclpp::ep::dispatch, mscclpp::ep::combine_bf16. DeepEP's tests look for them so. For the library's own use.
+
+#ifndef MSCCLPP_EP_KERNELS_DEVICE_HPP_
+#define MSCCLPP_EP_KERNELS_DEVICE_HPP_
+
+#include "mscclpp/ep_device.hpp"
+
+// A kernel of dispatches of which the compiler knows what KNOWN says, and whose rows travel as TRAVEL says.
+#define MSCCLPP_EP_DISPATCH(NAME, KNOWN, TRAVEL, THREADS, BLOCKS)                                                          \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                            \
+      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::KNOWN::Handle ep, const MSCCLPP_GRID_CONSTANT mscclpp::KNOWN::Call call,   \
+           uint32_t halves) {                                                                                              \
+    using namespace mscclpp::detail;                                                                                       \
+    __shared__ EpHeads heads;                                                                                              \
+    extern __shared__ uint32_t counts[];                                                                                   \
+    dispatchExperts<EpRows::TRAVEL, mscclpp::KNOWN>(ep, call, heads, counts, EpGivenRows{}, halves);                       \
+  }
+
+// A kernel of combines of numbers of a ReduceType, which are given as a CALL.
+#define MSCCLPP_EP_COMBINE(NAME, TYPE, CALL, BY_PACKETS, THREADS, BLOCKS)                                                  \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                            \
+      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::EpHandle ep, const MSCCLPP_GRID_CONSTANT mscclpp::CALL call,               \
+           uint32_t halves) {                                                                                              \
+    using namespace mscclpp::detail;                                                                                       \
+    using Combiner = EpCombiner<mscclpp::TYPE, BY_PACKETS, EpSumsAsTheyAre, mscclpp::CALL>;                                \
+    __shared__ EpTerms terms[THREADS / 32];                                                                                \
+    __shared__ EpHeads heads;                                                                                              \
+    Combiner(ep, call, terms[mscclpp::threadOfBlock() / 32], heads).run(halves);                                           \
+  }
+
+#endif  // MSCCLPP_EP_KERNELS_DEVICE_HPP_

@@ -6,11 +6,11 @@
 
 using namespace mscclpp;
 
-MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep8dispatchE, EpAnyDispatch, AreStored, 1024, 1)
-MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep13dispatch_rankE, EpQuantisedDispatch<EpLayoutRank>, AreStored, 1024, 1)
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep8dispatchE, EpAnyDispatch, AreStored, 1024)
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep13dispatch_rankE, EpQuantisedDispatch<EpLayoutRank>, AreStored, 1024)
 // These do whole calls only.
-MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep15dispatch_by_rowE, EpAnyDispatch, AreSignalled, 1024, 1)
-MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep21dispatch_token_by_rowE, EpGivenDispatch<EpLayoutToken>, AreSignalled, 1024, 1)
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep15dispatch_by_rowE, EpAnyDispatch, AreSignalled, 1024)
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep21dispatch_token_by_rowE, EpGivenDispatch<EpLayoutToken>, AreSignalled, 1024)
 
 // Notes that the ranks whose bits are set are lost. One thread.
 extern "C" __global__ void ep_lose(const MSCCLPP_GRID_CONSTANT EpHandle ep, uint32_t ranks) {

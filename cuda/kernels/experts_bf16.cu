@@ -5,8 +5,8 @@
 
 using namespace mscclpp;
 
-MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep12combine_bf16E, ReduceBf16, EpCombine, false, 1024, 1)
-MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep17combine_bf16_rowsE, ReduceBf16, EpUsualCombine<1>, false, 1024, 1)
+MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep12combine_bf16E, ReduceBf16, EpCombine, false, 1024)
+MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep17combine_bf16_rowsE, ReduceBf16, EpUsualCombine<1>, false, 1024)
 
 // Of few tokens, whose rows travel as packets. Experts on GPUs of AMD have none of them: setup.rs of mscclpp-ep.
 #if !defined(MSCCLPP_DEVICE_HIP)

@@ -6,9 +6,10 @@
 
 #include "mscclpp/ep_device.hpp"
 
-// A kernel of dispatches of which the compiler knows what KNOWN says, and whose rows travel as TRAVEL says.
-#define MSCCLPP_EP_DISPATCH(NAME, KNOWN, TRAVEL, THREADS, BLOCKS)                                                          \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                            \
+// A kernel of dispatches of which the compiler knows what KNOWN says, and whose rows travel as TRAVEL says. Behind them are its
+// launch bounds.
+#define MSCCLPP_EP_DISPATCH(NAME, KNOWN, TRAVEL, ...)                                                                      \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__)                                                                \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::KNOWN::Handle ep, const MSCCLPP_GRID_CONSTANT mscclpp::KNOWN::Call call,   \
            uint32_t halves) {                                                                                              \
     using namespace mscclpp::detail;                                                                                       \
@@ -17,14 +18,14 @@
     dispatchExperts<EpRows::TRAVEL, mscclpp::KNOWN>(ep, call, heads, counts, EpGivenRows{}, halves);                       \
   }
 
-// A kernel of combines of numbers of a ReduceType, which are given as a CALL.
-#define MSCCLPP_EP_COMBINE(NAME, TYPE, CALL, BY_PACKETS, THREADS, BLOCKS)                                                  \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                            \
+// A kernel of combines of numbers of a ReduceType, which are given as a CALL. Behind them are its launch bounds.
+#define MSCCLPP_EP_COMBINE(NAME, TYPE, CALL, BY_PACKETS, ...)                                                              \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__)                                                                \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::EpHandle ep, const MSCCLPP_GRID_CONSTANT mscclpp::CALL call,               \
            uint32_t halves) {                                                                                              \
     using namespace mscclpp::detail;                                                                                       \
     using Combiner = EpCombiner<mscclpp::TYPE, BY_PACKETS, EpSumsAsTheyAre, mscclpp::CALL>;                                \
-    __shared__ EpTerms terms[THREADS / 32];                                                                                \
+    __shared__ EpTerms terms[BY_PACKETS ? 8 : mscclpp::EpMaxWarps];                                                        \
     __shared__ EpHeads heads;                                                                                              \
     Combiner(ep, call, terms[mscclpp::threadOfBlock() / 32], heads).run(halves);                                           \
   }

@@ -183,7 +183,7 @@ struct EpRouting : EpDispatchBlock<Known> {
 #pragma unroll
       for (uint32_t half = 0; half < 2 && 2 * of + half < all; ++half) {
         const uint32_t count = static_cast<uint32_t>(sum >> (32 * half));
-        detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(counts + 2 * of + half, count);
+        detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Block, MemorySpace::Shared>(counts + 2 * of + half, count);
       }
     }
     blockSync();

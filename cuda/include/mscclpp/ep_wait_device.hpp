@@ -91,16 +91,16 @@ struct EpTaken {
 };
 MSCCLPP_DEVICE_NOINLINE EpTaken epTake(Ll16Packets packets, const uint8_t* at, const EpHandle& ep, uint32_t from) {
   Bytes16 packet = Ll16Packets::load(at);
-  bool came = true;
 #pragma unroll 1
-  for (uint32_t looks = 1; !packets.isThere(packet); ++looks) {
-    if (looks > EpLooksBeforeWait) return EpTaken{EpNoWord, came};
-    if (looks == EpLooksBeforeWait) {
-      came = epWait(EpPacketIsThere{packets, at}, ep, from);
-    } else {
-      betweenPolls();
-    }
+  for (uint32_t looks = 1; !packets.isThere(packet) && looks < EpLooksBeforeWait; ++looks) {
+    betweenPolls();
     packet = Ll16Packets::load(at);
+  }
+  bool came = true;
+  if (!packets.isThere(packet)) {
+    came = epWait(EpPacketIsThere{packets, at}, ep, from);
+    packet = Ll16Packets::load(at);
+    if (!packets.isThere(packet)) return EpTaken{EpNoWord, came};
   }
   return EpTaken{Ll16Packets::wordOf(packet), came};
 }

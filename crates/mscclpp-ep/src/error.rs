@@ -20,9 +20,13 @@ pub enum Error {
     },
     /// More rows came than the memory of a [`Layout`](crate::Layout) holds. The others are not there, and no combine sums them.
     #[error(
-        "more rows came than the memory of the layout holds: give dispatch memory for more; Layout says how many rows are always enough"
+        "more rows came than the memory of the layout holds, and {choices} choices of tokens have none: give dispatch memory for more; \
+         Layout says how many rows are always enough"
     )]
-    Dropped,
+    Dropped {
+        /// How many choices of experts of this rank have no row, in all calls since this error was last returned.
+        choices: u32,
+    },
     /// A rank called dispatch with more tokens than the capacity. It sent none.
     #[error(
         "rank {rank} called dispatch with more than {capacity} tokens, which is the capacity: it sent none"
@@ -82,7 +86,7 @@ impl Error {
         match self {
             Self::InvalidArgument(_)
             | Self::NoExpert { .. }
-            | Self::Dropped
+            | Self::Dropped { .. }
             | Self::TooManyTokens { .. }
             | Self::OtherPayload { .. } => ErrorKind::InvalidUsage,
             Self::Lost { .. } => ErrorKind::Remote,

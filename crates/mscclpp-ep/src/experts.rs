@@ -18,7 +18,7 @@ use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 
 use crate::{
     Error, ExpertsBuilder, Payload, Result, Routed,
-    handle::{EpHandle, IN_USE, LOST_CHOICES, NEWLY_LOST, SAID, SAID_ALL},
+    handle::{DROPPED, EpHandle, IN_USE, LOST_CHOICES, NEWLY_LOST, SAID, SAID_ALL},
     launch::Kernels,
     routed::Pool,
     scratch::{self, PROBLEM_BYTES},
@@ -48,6 +48,8 @@ pub(crate) struct Engine {
     /// `EpHandle::words`.
     words: DeviceBuffer,
     problems: PinnedBuffer<AtomicU32>,
+    /// How many choices were dropped, as far as somebody was told.
+    dropped: AtomicU32,
     /// A bit for each rank of the group that is known to be lost.
     lost: AtomicU32,
     /// Why the calls were ended, if they survive a loss.
@@ -138,6 +140,7 @@ impl Experts {
             scratch,
             words,
             problems,
+            dropped: AtomicU32::new(0),
             lost: AtomicU32::new(0),
             aborted: OnceLock::new(),
             kernels,
@@ -300,7 +303,7 @@ impl Experts {
             return self.check_failures();
         }
         // Rows that a call dropped when it met the loss are no error of their own: it may have counted rows that did not come.
-        self.problem(1)?;
+        self.dropped()?;
         Err(Error::Lost { ranks: self.ranks_of(new) })
     }
 
@@ -328,7 +331,17 @@ impl Experts {
         if let Some(rank) = problem(3)?.checked_sub(1) {
             return Err(Error::OtherPayload { rank: self.job_rank(rank as usize) });
         }
-        if problem(1)? != 0 { Err(Error::Dropped) } else { Ok(()) }
+        match self.dropped()? {
+            0 => Ok(()),
+            choices => Err(Error::Dropped { choices }),
+        }
+    }
+
+    /// Takes how many choices the kernels have dropped. They only add to their number: to add to a word of the host is not atomic
+    /// with what the host does on all machines.
+    fn dropped(&self) -> Result<u32> {
+        let all = self.engine.problems.word(4 * DROPPED)?.load(Ordering::Relaxed);
+        Ok(all.wrapping_sub(self.engine.dropped.swap(all, Ordering::Relaxed)))
     }
 
     /// Takes what the kernels have said of a problem.

@@ -31,6 +31,8 @@ pub(crate) const MANY_TOKENS: u32 = 512;
 pub(crate) const MANY_TOKENS_OF_SIM: u32 = 6;
 /// `EpMarkWords` of GPUs.
 pub(crate) const MARK_WORDS: u64 = 4;
+/// `EpDropped`.
+pub(crate) const DROPPED: u64 = 1;
 /// `EpInUse`.
 pub(crate) const IN_USE: u64 = 4;
 /// `EpNewlyLost`.

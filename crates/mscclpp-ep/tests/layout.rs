@@ -5,9 +5,10 @@
 mod handle;
 
 use handle::{
-    AS_IT_IS, BYTES_OF_LINES, E4M3, E4M3_UE8M0, EpChoices, EpCombine, EpCounts, EpDispatch, EpHandle,
-    FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PART_BYTES,
-    PARTS, PROBLEMS, REST_MASKED, REST_ZERO, ROW_WARPS, SAID_ALL, SEGMENTS, TOKENS_AT_ONCE, VECTORS_OF_LINES,
+    AS_IT_IS, BYTES_OF_LINES, DROPPED, E4M3, E4M3_UE8M0, EpChoices, EpCombine, EpCounts, EpDispatch,
+    EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K,
+    PART_BYTES, PARTS, PROBLEMS, REST_MASKED, REST_ZERO, ROW_WARPS, SAID_ALL, SEGMENTS, TOKENS_AT_ONCE,
+    VECTORS_OF_LINES,
 };
 use mscclpp_test_support::{
     layout::{self, Fact, fact},
@@ -69,6 +70,7 @@ fn facts() -> Vec<Fact> {
         fact("many tokens", "mscclpp::EpManyTokens", MANY_TOKENS as usize),
         fact("words of marks", "mscclpp::EpMarkWords", MARK_WORDS as usize),
         fact("kinds of lines", "mscclpp::EpLineKinds", LINE_KINDS as usize),
+        fact("choices that were dropped", "mscclpp::EpDropped", DROPPED as usize),
         fact("choices that were lost", "mscclpp::EpLostChoices", LOST_CHOICES as usize),
         fact("first epoch", "mscclpp::EpFirstEpoch", FIRST_EPOCH as usize),
         fact("warps of a row", "mscclpp::EpRowWarps", ROW_WARPS as usize),

@@ -74,8 +74,9 @@ struct EpAlong : EpDispatchBlock<Known> {
     choice = Choice{local, of[1], local == ~0u ? ~0u : placeOf(row, local, of[2]), of[3]};
     return came;
   }
-  // Notes choice k in the tables.
+  // Notes choice k in the tables, and counts it if its row has no memory.
   MSCCLPP_DEVICE_INLINE void noteChoice(const Row& row, uint32_t k, const Choice& choice) const {
+    if (choice.local != ~0u && choice.place == ~0u) epDrop(ep);
     uint8_t* const noted = received(row);
     store4(noted + (1 + k) * 4ull, choice.local);
     store4(noted + (1 + ep.topK + k) * 4ull, choice.weight);
@@ -171,9 +172,7 @@ struct EpAlong : EpDispatchBlock<Known> {
       const uint64_t first = call.layout == EpLayoutFlat ? offsets()[local] : static_cast<uint64_t>(local) * ep.ranks * ep.capacity;
       at = first + counts[row.r * ep.local + local] + place;
     }
-    if (at < call.outRows) return static_cast<uint32_t>(at);
-    b.report(EpDropped, 1);
-    return ~0u;
+    return at < call.outRows ? static_cast<uint32_t>(at) : ~0u;
   }
 };
 

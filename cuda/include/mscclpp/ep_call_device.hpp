@@ -112,7 +112,7 @@ enum EpWords : uint32_t {
 // The words in which a kernel tells the host what was wrong with a call. Pinned host memory.
 enum EpProblem : uint32_t {
   EpBadExpert = 0,  // 1 plus the number of the token of a choice that is no expert
-  EpDropped = 1,    // 1 if rows were more than the memory for them
+  EpDropped = 1,    // how many choices came whose rows are more than the memory for them, in all calls
   EpRefused = 2,    // 1 plus the rank that had more tokens than the capacity
   EpOther = 3,      // 1 plus the rank that sent rows of other tensors than this rank
   EpInUse = 4,      // 1 plus a micro-batch whose rows of the last dispatch were not given back before the next one

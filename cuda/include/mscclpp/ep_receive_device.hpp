@@ -277,8 +277,8 @@ struct EpReceiver : EpAlong<Travel, Known> {
         // There may be less memory than for the dispatch.
         if (place < call.outRows) {
           places[half] = place;
-        } else if (place != ~0u) {
-          b.report(EpDropped, 1);
+        } else if (place != ~0u && sub == 0) {
+          epDrop(ep);
         }
         if (ByRow) token = load4(received(row));
       } else {

@@ -84,6 +84,11 @@ MSCCLPP_DEVICE_NOINLINE bool epWait(Ready ready, const EpHandle& ep, uint32_t fr
   return true;
 }
 
+// Counts a choice whose row has no memory. Not inlined: it is seldom called.
+MSCCLPP_DEVICE_NOINLINE void epDrop(const EpHandle& ep) {
+  detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::System>(ep.problems + EpDropped, 1u);
+}
+
 // Takes one packet from rank `from`: EpNoWord if it has not come and the rank is lost. Not inlined, as above.
 struct EpTaken {
   uint64_t word;

@@ -219,8 +219,12 @@ fn a_choice_that_is_no_expert_counts_as_none_and_is_an_error_once() {
     });
 }
 
-const DROPPED: &str = "more rows came than the memory of the layout holds: give dispatch memory for more; Layout says how \
-                       many rows are always enough";
+fn dropped(choices: usize) -> String {
+    format!(
+        "more rows came than the memory of the layout holds, and {choices} choices of tokens have none: give dispatch memory for \
+         more; Layout says how many rows are always enough"
+    )
+}
 
 #[test]
 fn rows_for_which_there_is_no_memory_are_dropped_and_an_error() {
@@ -233,11 +237,16 @@ fn rows_for_which_there_is_no_memory_are_dropped_and_an_error() {
         // Two rows come from each rank, of which this one has memory for two.
         let dispatch = tokens(gpu, &[0, 2, 1, 3]).into(Layout::Token, memory);
         let routed = experts.dispatch(&dispatch, &stream).unwrap();
-        assert_eq!(text(experts.synchronize(&stream)), DROPPED);
+        assert_eq!(text(experts.synchronize(&stream)), dropped(2));
         let mut numbers = [0f32; 24];
         rows.read_params(0, &mut numbers).unwrap();
         assert_eq!((numbers[0], numbers[8], numbers[16]), (0.0, 1.0, 0.0));
         assert_eq!(routed.rows_of_ranks().unwrap(), [2, 2]);
+        // A later call counts anew.
+        let memory = Memory::slice(&rows, 0..32).unwrap();
+        let dispatch = tokens(gpu, &[0, 2, 1, 3]).into(Layout::Token, memory);
+        experts.dispatch(&dispatch, &stream).unwrap();
+        assert_eq!(text(experts.synchronize(&stream)), dropped(3));
         // Dropped rows are not summed: those of rank 1.
         let sums = gpu.allocate(2 * 32).unwrap();
         experts.combine(&Combine::new(&routed, &rows, &sums), &stream).unwrap();
@@ -264,7 +273,7 @@ fn other_rows_for_which_there_is_less_memory_are_dropped_too() {
             let given = memory(gpu, &[5f32; 16].map(f32::to_le_bytes).concat());
             let less = Memory::slice(&rows, 0..32).unwrap();
             experts.dispatch_again(&routed, &[(&given).into()], &[less], &stream).unwrap();
-            assert_eq!(text(experts.synchronize(&stream)), DROPPED);
+            assert_eq!(text(experts.synchronize(&stream)), dropped(3));
             let mut numbers = [9f32; 32];
             rows.read_params(0, &mut numbers).unwrap();
             assert_eq!((numbers[..8].to_vec(), numbers[8..].to_vec()), (vec![5.0; 8], vec![0.0; 24]));

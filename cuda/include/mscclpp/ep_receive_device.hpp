@@ -71,10 +71,10 @@ struct EpReceiver : EpAlong<Travel, Known> {
     if (last && call.addedWaits != nullptr && !b.template addWaits<ByPackets>(call.addedWaits, 0)) return false;
     if (!takeHeaders(withCounts)) return false;
     if (withCounts) sumCounts();
-    if (last && !noteCounts(withCounts)) return false;
+    bool failed = last && !noteCounts(withCounts);
     uint32_t rows = 0;
     for (uint32_t r = 0; r < ep.ranks; ++r) rows += heads.rows[r];
-    bool failed = notes && !ByRow && !noteRows(rows);
+    failed = failed || (notes && !ByRow && !noteRows(rows));
     if constexpr (!ByPackets) {
       if (!ByRow && b.thread < ep.ranks) failed = failed || !b.hasArrived(b.thread, 0);
       if (blockAny(failed)) return false;
@@ -157,7 +157,7 @@ struct EpReceiver : EpAlong<Travel, Known> {
     }
   }
   // Notes what the headers say in the tables. The last block calls it: the first ones have more to do if rows are few. Returns
-  // false if a wait was given up.
+  // false, in some threads, if a wait was given up.
   MSCCLPP_DEVICE_INLINE bool noteCounts(bool withCounts) const {
     EpCounts* const own = reinterpret_cast<EpCounts*>(call.tables);
     if (b.thread == 0) {

@@ -6,6 +6,11 @@
 
 #include "mscclpp/ep_device.hpp"
 
+// The host gives a kernel the parameters as they are declared, whatever the compiler knows of them.
+static_assert(sizeof(mscclpp::EpQuantisedDispatch<0>::Handle) == sizeof(mscclpp::EpHandle), "constants take no memory");
+static_assert(sizeof(mscclpp::EpQuantisedDispatch<0>::Call) == sizeof(mscclpp::EpDispatch), "constants take no memory");
+static_assert(sizeof(mscclpp::EpUsualCombine<0>) == sizeof(mscclpp::EpCombine), "constants take no memory");
+
 // A kernel of dispatches of which the compiler knows what KNOWN says, and whose rows travel as TRAVEL says. Behind them are its
 // launch bounds.
 #define MSCCLPP_EP_DISPATCH(NAME, KNOWN, TRAVEL, ...)                                                                      \

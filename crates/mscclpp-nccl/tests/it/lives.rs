@@ -271,6 +271,7 @@ fn a_finalized_communicator_takes_no_calls() {
 /// Rank 1 ends, and rank 0 waits for it in a call.
 #[test]
 fn a_communicator_is_not_finalized_without_a_word_if_its_calls_failed() {
+    let called = AtomicBool::new(false);
     ranks(2, |rank| {
         let (nccl, numbers) = (nccl(), Numbers::new(&[1f32; 64]));
         // SAFETY: the handle is that of a live communicator, and the memory has the size that the call names.
@@ -278,9 +279,12 @@ fn a_communicator_is_not_finalized_without_a_word_if_its_calls_failed() {
             if rank.rank == 0 {
                 let (comm, stream) = (rank.comm, rank.stream.0);
                 nccl.ok((nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, 0, comm, stream));
+                called.store(true, Ordering::Release);
                 let code = (nccl.ncclCommFinalize)(rank.comm);
                 assert_ne!(code, SUCCESS, "the call has failed");
                 assert_eq!(nccl.state(rank.comm), code);
+            } else {
+                until("the call of rank 0", || called.load(Ordering::Acquire));
             }
             nccl.ok((nccl.ncclCommAbort)(rank.comm));
         }

@@ -85,24 +85,27 @@ struct EpSender : EpRouting<Known> {
       return false;
     }
     if (b.isLastByNumber()) sendHeaders();
-    if constexpr (ByRow) return sendByRow();
-    for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
-      if (!few) {
-        n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
-        if (!call.again) markNext(token, n);
-        share();
-      }
+    if constexpr (ByRow) {
+      return sendByRow();
+    } else {
+      for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
+        if (!few) {
+          n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
+          if (!call.again) markNext(token, n);
+          share();
+        }
 #pragma unroll 1
-      while (u < n * subs) {
-        sendToken(token + t, t, u - t * subs, subs, numbers);
-        u += warps;
-        if (u >= n * subs) break;
-        t = u / subs;
-        if constexpr (ByPackets) numbers = firstNumbers(t, u - t * subs, subs, n);
+        while (u < n * subs) {
+          sendToken(token + t, t, u - t * subs, subs, numbers);
+          u += warps;
+          if (u >= n * subs) break;
+          t = u / subs;
+          if constexpr (ByPackets) numbers = firstNumbers(t, u - t * subs, subs, n);
+        }
       }
+      if constexpr (!ByPackets) b.signal(b.number, b.numbers, 0);
+      return true;
     }
-    if constexpr (!ByPackets) b.signal(b.number, b.numbers, 0);
-    return true;
   }
 
   // X8. The same if rows are taken while others come: at first what goes along with all rows, and then the rows. The warps take

@@ -5,12 +5,4 @@
 
 using namespace mscclpp;
 
-MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep11combine_f16E, ReduceF16, EpCombine, false, 1024)
-MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep16combine_f16_rowsE, ReduceF16, EpUsualCombine<1>, false, 1024)
-
-// Of few tokens, whose rows travel as packets. Experts on GPUs of AMD have none of them: setup.rs of mscclpp-ep.
-#if !defined(MSCCLPP_DEVICE_HIP)
-MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep22combine_f16_by_packetsE, ReduceF16, EpCombine, true, 256, 2)
-MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep27combine_f16_rows_by_packetsE, ReduceF16, EpUsualCombine<1>, true, 256, 2)
-MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep27combine_f16_sums_by_packetsE, ReduceF16, EpUsualCombine<0>, true, 256, 2)
-#endif
+MSCCLPP_EP_COMBINES(f16, ReduceF16, 11, 16, 22, 27)

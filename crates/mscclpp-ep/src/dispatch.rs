@@ -187,11 +187,8 @@ impl Experts {
             && [call.again, call.refused] == [0; 2]
             && call.added_waits == DevicePtr::NULL;
         if handle.quantisation == E4M3 && handle.parts == 2 {
-            return match is_usual && call.rest == 0 {
-                true if is_rank => Some(Special::Rank),
-                true if is_expert => Some(Special::Expert),
-                _ => None,
-            };
+            let special = is_rank.then_some(Special::Rank).or(is_expert.then_some(Special::Expert));
+            return special.filter(|_| is_usual && call.rest == 0);
         }
         if handle.quantisation != AS_IT_IS || is_rank {
             return None;

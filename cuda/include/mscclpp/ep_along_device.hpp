@@ -1,4 +1,4 @@
-// What comes along with the rows of a dispatch: the tokens, experts, weights and places. For the library's own use.
+// Tokens, experts, weights and places, which come along with the rows of a dispatch. For the library's own use.
 
 #ifndef MSCCLPP_EP_ALONG_DEVICE_HPP_
 #define MSCCLPP_EP_ALONG_DEVICE_HPP_
@@ -22,6 +22,7 @@ struct EpAlong : EpDispatchBlock<Known> {
   using Block::heads;
   using Block::packets;
   using Block::routeAt;
+  using Block::tokenOf;
 
   MSCCLPP_DEVICE_INLINE explicit EpAlong(const Block& block) : Block(block) {}
 
@@ -95,7 +96,7 @@ struct EpAlong : EpDispatchBlock<Known> {
     const uint32_t first = (b.numbers - 1 - b.number) * b.threads + b.thread;
 #pragma unroll 1
     for (uint32_t i = first; i < rows * ep.topK && !failed; i += b.threadsOfAll()) {
-      const uint32_t number = ByPackets ? this->tokenOf(i) : i / ep.topK, k = i - number * ep.topK;
+      const uint32_t number = ByPackets ? tokenOf(i) : i / ep.topK, k = i - number * ep.topK;
       const Row row = rowOf(number);
       Choice choice;
       failed = !takeChoice(row, k, choice);

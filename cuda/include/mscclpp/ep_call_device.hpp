@@ -231,14 +231,14 @@ struct EpCombine {
   uint32_t layout;
 };
 
-// What the compiler knows of a dispatch, which is the type of its parameters: their constants hide members of the same name. The
-// kernel for all dispatches knows nothing.
+// The types of a dispatch's parameters say what the compiler knows of it: constants hide members of the same name. Of any
+// dispatch it knows nothing.
 struct EpAnyDispatch {
   using Handle = EpHandle;
   using Call = EpDispatch;
 };
-// The same of a dispatch in a layout, of which nothing is asked that is seldom needed. Its kernel has half of the code, and few
-// tokens take as long as the code is that they need.
+// A dispatch in a layout that is known, without a lost rank, an earlier routing, and counted waits. Its kernel has half of the
+// code, and the time of few tokens is that of the code that they need.
 template <uint32_t Layout>
 struct EpUsualDispatch {
   struct Handle : EpHandle {
@@ -249,7 +249,7 @@ struct EpUsualDispatch {
     static constexpr uint64_t* addedWaits = nullptr;
   };
 };
-// The same if its rows are quantised to e4m3, travel with nothing but their scales, and it has no EpRest.
+// Such a dispatch whose rows are quantised to e4m3 and travel with nothing but their scales, without EpRest.
 template <uint32_t Layout>
 struct EpQuantisedDispatch : EpUsualDispatch<Layout> {
   struct Handle : EpUsualDispatch<Layout>::Handle {
@@ -259,14 +259,14 @@ struct EpQuantisedDispatch : EpUsualDispatch<Layout> {
     static constexpr uint32_t rest = 0;
   };
 };
-// The same if its rows travel as they are.
+// Such a dispatch whose rows travel as they are.
 template <uint32_t Layout>
 struct EpGivenDispatch : EpUsualDispatch<Layout> {
   struct Handle : EpUsualDispatch<Layout>::Handle {
     static constexpr uint32_t quantisation = EpAsItIs;
   };
 };
-// The same of a combine that is not exact, and of which nothing is asked that is seldom needed: whether each token has one row,
+// A combine that is not exact, without weights that travel back, and counted waits. OneRow says whether each token has one row,
 // which is sent as it is.
 template <uint32_t OneRow>
 struct EpUsualCombine : EpCombine {

@@ -26,9 +26,9 @@ MSCCLPP_DEVICE_INLINE void dispatchExperts(const typename Known::Handle& ep, con
   }
   const uint32_t own = b.split(Travel != EpRows::AreStored, halves, b.blocks / 2);
   const bool begun = b.begin<ByPackets>(halves);
-  // By packets, blocks that send meet later.
-  const bool meets = !ByPackets || (own & EpSends) == 0;
-  if (meets && b.givesUp(!begun)) return;
+  // The threads of a block that sends packets meet while it routes.
+  const bool meetLater = ByPackets && (own & EpSends) != 0;
+  if (!meetLater && b.givesUp(!begun)) return;
   const EpDispatchBlock<Known> block(b, ep, call, heads, counts);
   bool done = true;
   if ((own & EpSends) != 0) done = EpSender<Travel, Rows, Known>(block, rows).send(begun, loaded);

@@ -63,10 +63,10 @@ struct EpReceiver : EpAlong<Travel, Known> {
   MSCCLPP_DEVICE_INLINE bool receive(bool takes, bool notes) {
     // All threads have read what the block has counted.
     blockSync();
-    // Where the rows of an expert lie depends on the counts in these layouts.
+    // In the layouts by expert, the place of a row depends on the counts.
     const bool byExpert = call.layout == EpLayoutExpert || call.layout == EpLayoutFlat, last = notes && b.isLastByNumber();
     const bool withCounts = !call.again && byExpert;
-    // Before the headers come, which the rows may follow at once.
+    // The rows may follow the headers at once, so this is computed before these come.
     const Share alone = shareOf(b.warp(), ep.rowParts);
     if (last && call.addedWaits != nullptr && !b.template addWaits<ByPackets>(call.addedWaits, 0)) return false;
     if (!takeHeaders(withCounts)) return false;
@@ -171,7 +171,7 @@ struct EpReceiver : EpAlong<Travel, Known> {
       store4(own->theirs + b.thread, heads.tokens[b.thread]);
     }
     for (uint32_t local = b.thread; local <= ep.local; local += b.threads) {
-      // Only in the layouts by expert, somebody looks where the rows of an expert begin.
+      // Nobody looks where the rows of an expert begin, but in the layouts by expert.
       if (withCounts) store4(call.tables + ep.tableOffsets + local * 4, offsets()[local]);
       if (local == ep.local) break;
       uint32_t rows = withCounts ? totals()[local] : 0;
@@ -186,7 +186,7 @@ struct EpReceiver : EpAlong<Travel, Known> {
     for (uint32_t r = 0; r < ep.ranks; ++r) {
       uint64_t word = 0;
       if (!b.take(packets, header(ep.rank, r, 2 + local), word, r)) return false;
-      // That of a lost rank may not come.
+      // The packet of a lost rank may not come.
       if (word != EpNoWord) rows += static_cast<uint32_t>(word);
     }
     return true;
@@ -194,7 +194,7 @@ struct EpReceiver : EpAlong<Travel, Known> {
 
   // ---- rows
 
-  // What a warp takes of a row, if `subs` warps share each: parts `sub`, `sub` + `subs` and so on of row `number`.
+  // A warp's share of a row that `subs` warps share: parts `sub`, `sub` + `subs` and so on of row `number`.
   struct Share {
     uint32_t subs, number, sub;
   };

@@ -10,7 +10,7 @@
 namespace mscclpp {
 namespace detail {
 
-// What a thread loads first of a routing of all tokens: choices as the program gives them, -1 behind their end, and a word of
+// The first loads of a thread that routes all tokens: choices as the program gives them, -1 behind their end, and a word of
 // EpHandle::experts.
 struct EpFirstChoices {
   int64_t ids[EpChoicesAtOnce];

@@ -187,7 +187,9 @@ impl Experts {
             && [call.again, call.refused] == [0; 2]
             && call.added_waits == DevicePtr::NULL;
         if handle.quantisation == E4M3 && handle.parts == 2 {
-            let special = is_rank.then_some(Special::Rank).or(is_expert.then_some(Special::Expert));
+            let is_shared = handle.ranks == 2 && call.tokens >= self.engine.shared_tokens();
+            let of_rank = if is_shared { Special::RankShared } else { Special::Rank };
+            let special = is_rank.then_some(of_rank).or(is_expert.then_some(Special::Expert));
             return special.filter(|_| is_usual && call.rest == 0);
         }
         if handle.quantisation != AS_IT_IS || is_rank {
@@ -195,7 +197,7 @@ impl Experts {
         }
         // With many tokens, rows are taken to their places while others come. That takes longer for few tokens, and for rows that
         // are quantised on their way, which half of the blocks would do.
-        let is_many = call.tokens >= self.engine.kernels.many_tokens;
+        let is_many = call.tokens >= self.engine.many_tokens();
         match (is_usual && is_token, is_many) {
             (true, true) => Some(Special::TokenByRow),
             (true, false) => Some(Special::Token),

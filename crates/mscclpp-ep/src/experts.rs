@@ -83,12 +83,13 @@ impl Experts {
             let (library, combine) = number_type.kernels();
             let combines = module(library)?;
             let (release, lose) = (dispatches.kernel("ep_release")?, dispatches.kernel("ep_lose")?);
-            let by_stores = Kernels::of(&dispatches, &combines, combine, &gpu, false)?;
-            let mut ways = vec![(by_stores, settings.max_blocks)];
+            let kernels = |dispatches, by_packets| -> Result<_> {
+                let (blocks, threads) = settings.blocks(gpu.platform(), by_packets);
+                Ok((Kernels::of(dispatches, &combines, combine, by_packets, threads)?, blocks))
+            };
+            let mut ways = vec![kernels(&dispatches, false)?];
             if settings.capacity <= settings.packets_up_to {
-                let dispatches = module(mscclpp_kernels::EXPERTS_BY_PACKETS)?;
-                let by_packets = Kernels::of(&dispatches, &combines, combine, &gpu, true)?;
-                ways.push((by_packets, 2 * settings.max_blocks));
+                ways.push(kernels(&module(mscclpp_kernels::EXPERTS_BY_PACKETS)?, true)?);
             }
             Ok((release, lose, ways))
         };
@@ -103,31 +104,31 @@ impl Experts {
                 *most = u64::from(room.blocks(&group, kernel, *threads, shared)?).min(*most);
             }
         }
-        let mut kernels;
-        (kernels, settings.max_blocks) = ways.swap_remove(ways.len() - 1);
+        let (mut kernels, mut blocks) = ways.swap_remove(ways.len() - 1);
         let mut layout = scratch::Layout::new(&settings, group.rank(), n);
         let scratch = Scratch::connect(&group, &gpu, layout.scratch_bytes)?;
         if !scratch.carries_lines() {
             // Rows that are stored need less memory.
             settings.packets_up_to = 0;
             if let Some(by_stores) = ways.pop() {
-                (kernels, settings.max_blocks) = by_stores;
+                (kernels, blocks) = by_stores;
             }
             layout = scratch::Layout::new(&settings, group.rank(), n);
         }
-        let words = gpu.allocate(8 * settings.words(n))?;
+        let words = gpu.allocate(8 * settings.words(n, blocks))?;
         let experts = settings.experts_of_kernels(n);
         let map = gpu.allocate(4 * experts.len() as u64)?;
         map.write_params(0, &experts)?;
         let problems = gpu.allocate_pinned_words(PROBLEM_BYTES)?;
 
         let mut handle = layout.handle;
+        handle.max_blocks = blocks as u32;
         handle.scratch[..n].copy_from_slice(scratch.at());
         handle.status[..n].copy_from_slice(scratch.statuses());
         (handle.words, handle.experts, handle.problems) = (words.ptr(), map.ptr(), problems.ptr());
         let owners = [scratch.owner().clone()].into_iter().chain((&words).owner()).chain((&map).owner());
         let owner = Arc::new(owners.chain((&problems).owner()).collect::<Vec<Owner>>());
-        let config = LaunchConfig::linear(settings.max_blocks as u32, kernels.threads);
+        let config = LaunchConfig::linear(blocks as u32, kernels.threads);
         let tables = Pool::default();
         // One is there before a call is captured.
         drop(tables.take(&gpu, layout.table_bytes)?);

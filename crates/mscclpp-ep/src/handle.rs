@@ -25,10 +25,16 @@ pub(crate) const VECTORS_OF_LINES: u64 = 64;
 pub(crate) const TOKENS_AT_ONCE: u64 = 128;
 /// The same of simulated devices.
 pub(crate) const TOKENS_AT_ONCE_OF_SIM: u64 = 4;
-/// `EpManyTokens` of GPUs.
+/// The fewest tokens of a dispatch by row (X8) on GPUs.
 pub(crate) const MANY_TOKENS: u32 = 512;
 /// The same of simulated devices.
 pub(crate) const MANY_TOKENS_OF_SIM: u32 = 6;
+/// The fewest tokens of a dispatch whose warps share them (X7) on GPUs.
+pub(crate) const SHARED_TOKENS: u32 = 3072;
+/// The same of simulated devices.
+pub(crate) const SHARED_TOKENS_OF_SIM: u32 = 7;
+/// The fewest blocks of such a dispatch on GPUs.
+pub(crate) const SHARING_BLOCKS: u32 = 52;
 /// `EpMarkWords` of GPUs.
 pub(crate) const MARK_WORDS: u64 = 4;
 /// `EpDropped`.

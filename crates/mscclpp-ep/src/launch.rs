@@ -6,14 +6,14 @@ use std::sync::{
 };
 
 use mscclpp::{
-    Gpu, Kernel, KernelArgs, LaunchConfig, Module, Platform,
+    Kernel, KernelArgs, LaunchConfig, Module, Platform,
     gpu::{KernelParam, Stream},
 };
 
 use crate::{
     Error, Experts, Memory, Result,
     experts::Engine,
-    handle::{MANY_TOKENS, MANY_TOKENS_OF_SIM},
+    handle::{MANY_TOKENS, MANY_TOKENS_OF_SIM, SHARED_TOKENS, SHARED_TOKENS_OF_SIM, SHARING_BLOCKS},
     routed::Tables,
 };
 
@@ -26,8 +26,6 @@ pub(crate) struct Kernels {
     pub(crate) combine: Kernel,
     /// The threads of a block.
     pub(crate) threads: u32,
-    /// The fewest tokens for which [`Special::ByRow`] is.
-    pub(crate) many_tokens: u32,
 }
 
 impl Kernels {
@@ -36,10 +34,10 @@ impl Kernels {
         dispatches: &Module,
         combines: &Module,
         combine: &str,
-        gpu: &Gpu,
         by_packets: bool,
+        threads: u32,
     ) -> Result<Self> {
-        let (way, threads) = if by_packets { ("_by_packets", 256) } else { ("", 1024) };
+        let way = if by_packets { "_by_packets" } else { "" };
         // The name that a C++ compiler gives `mscclpp::ep::NAME`.
         let kernel = |module: &Module, name: &str| {
             module.kernel(&format!("_ZN7mscclpp2ep{}{name}{way}E", name.len() + way.len()))
@@ -56,8 +54,7 @@ impl Kernels {
             dispatch: kernel(dispatches, "dispatch")?,
             special,
             combine: kernel(combines, combine)?,
-            threads: if gpu.platform() == Platform::Sim { 64 } else { threads },
-            many_tokens: if gpu.platform() == Platform::Sim { MANY_TOKENS_OF_SIM } else { MANY_TOKENS },
+            threads,
         })
     }
 }
@@ -71,7 +68,9 @@ pub(crate) enum Special {
     TokenByRow,
     /// An `EpQuantisedDispatch` of [`Layout::Rank`](crate::Layout::Rank).
     Rank,
-    /// The same of [`Layout::Expert`](crate::Layout::Expert), by packets.
+    /// The same of many tokens between two ranks, whose warps share them: X7.
+    RankShared,
+    /// An `EpQuantisedDispatch` of [`Layout::Expert`](crate::Layout::Expert), by packets.
     Expert,
     /// An `EpGivenDispatch` of [`Layout::Token`](crate::Layout::Token), by packets.
     Token,
@@ -93,6 +92,7 @@ impl Special {
         } else {
             &[
                 (Self::Rank, "dispatch_rank"),
+                (Self::RankShared, "dispatch_rank_shared"),
                 (Self::ByRow, "dispatch_by_row"),
                 (Self::TokenByRow, "dispatch_token_by_row"),
             ]
@@ -161,6 +161,20 @@ impl Receive {
 }
 
 impl Engine {
+    /// The fewest tokens for which [`Special::ByRow`] is.
+    pub(crate) fn many_tokens(&self) -> u32 {
+        if self.gpu.platform() == Platform::Sim { MANY_TOKENS_OF_SIM } else { MANY_TOKENS }
+    }
+
+    /// The fewest tokens for which [`Special::RankShared`] is, if calls have enough blocks: few blocks take longer with it.
+    pub(crate) fn shared_tokens(&self) -> u32 {
+        match (self.gpu.platform(), self.config.grid[0] >= SHARING_BLOCKS) {
+            (Platform::Sim, _) => SHARED_TOKENS_OF_SIM,
+            (_, true) => SHARED_TOKENS,
+            (_, false) => u32::MAX,
+        }
+    }
+
     fn receives_next(&self, micro_batch: usize, direction: Direction) -> &AtomicBool {
         &self.receives_next[micro_batch][direction as usize]
     }
@@ -219,7 +233,7 @@ impl Experts {
         if fit < blocks {
             return Err(Error::InvalidArgument(format!(
                 "kernel {} has room for {fit} blocks of {threads} threads beside other calls, and calls of these experts have \
-                 {blocks}: give it __launch_bounds__({threads}), or the set-up a smaller max_blocks()",
+                 {blocks}: give it __launch_bounds__(1024), or the set-up a smaller max_blocks()",
                 kernel.name(),
             )));
         }

@@ -1,6 +1,6 @@
 //! The settings on which the ranks agree, and where everything lies in the scratch and in the tables of a routing.
 
-use mscclpp::DevicePtr;
+use mscclpp::{DevicePtr, Platform};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -33,7 +33,8 @@ pub(crate) struct Settings {
     pub(crate) packets_up_to: u64,
     /// How long calls wait for a rank before they go on without it, in nanoseconds; 0 for ever.
     pub(crate) patience: u64,
-    pub(crate) max_blocks: u64,
+    /// The most blocks of 1024 threads, if that was given.
+    pub(crate) max_blocks: Option<u64>,
     pub(crate) calls_at_once: u32,
 }
 
@@ -104,10 +105,24 @@ impl Settings {
         4 * ((2 + MARK_WORDS) * (self.experts + ranks)).max(ranks * local + 2 * local + 1)
     }
 
-    /// The number of the words that `EpHandle::words` is the address of.
-    pub(crate) fn words(&self, ranks: usize) -> u64 {
-        let counts = 1 + (self.experts + ranks as u64).div_ceil(2);
-        FIRST_EPOCH + 4 * self.max_blocks + self.micro_batches * self.max_blocks * counts
+    /// The most blocks of a call, and the threads of each. Many blocks of fewer threads send faster, from the whole device. Few
+    /// blocks of many threads leave multiprocessors to other kernels.
+    pub(crate) fn blocks(&self, platform: Platform, by_packets: bool) -> (u64, u32) {
+        match (self.max_blocks, by_packets) {
+            (given, _) if platform == Platform::Sim => {
+                (given.unwrap_or(2) * if by_packets { 2 } else { 1 }, 64)
+            }
+            (Some(blocks), false) => (blocks, 1024),
+            (Some(blocks), true) => (2 * blocks, 256),
+            (None, false) => (128, 512),
+            (None, true) => (128, 256),
+        }
+    }
+
+    /// The number of the words that `EpHandle::words` is the address of, for calls of so many blocks.
+    pub(crate) fn words(&self, ranks: usize, blocks: u64) -> u64 {
+        let counts = 2 + (self.experts + ranks as u64).div_ceil(4) * 2;
+        FIRST_EPOCH + 4 * blocks + self.micro_batches * blocks * counts
     }
 
     /// The words that [`agree`](mscclpp::engine::Group::agree) compares.
@@ -134,7 +149,7 @@ impl Settings {
             ("micro_batches", self.micro_batches),
             ("exact", self.exact.into()),
             ("survive_loss (nanoseconds)", self.patience),
-            ("max_blocks", self.max_blocks),
+            ("max_blocks (0 if not given)", self.max_blocks.unwrap_or(0)),
             ("calls_at_once", self.calls_at_once.into()),
         ]
     }
@@ -191,7 +206,7 @@ impl Room {
 impl Layout {
     /// Makes them for rank `rank` of `ranks`. The settings have been checked.
     pub(crate) fn new(settings: &Settings, rank: usize, ranks: usize) -> Self {
-        let Settings { experts, top_k, capacity, payload, micro_batches, exact, max_blocks, .. } = settings;
+        let Settings { experts, top_k, capacity, payload, micro_batches, exact, .. } = settings;
         let (experts, top_k, capacity) = (*experts, *top_k, *capacity);
         let (n, most_local) = (ranks as u64, settings.most_local(ranks));
         let local = settings.ranks_of_experts(ranks).iter().filter(|of| **of == rank).count();
@@ -209,7 +224,7 @@ impl Layout {
             problems: DevicePtr::NULL,
             rank: rank as u32,
             ranks: ranks as u32,
-            max_blocks: *max_blocks as u32,
+            max_blocks: 0,
             n_experts: experts as u32,
             top_k: top_k as u32,
             capacity: capacity as u32,

@@ -30,7 +30,6 @@ pub struct ExpertsBuilder {
 
 impl ExpertsBuilder {
     pub(crate) fn new(comm: &Communicator, gpu: &Gpu) -> Self {
-        let simulated = gpu.platform() == Platform::Sim;
         let settings = Settings {
             experts: 0,
             top_k: 1,
@@ -46,7 +45,7 @@ impl ExpertsBuilder {
                 _ => 0,
             },
             patience: 0,
-            max_blocks: if simulated { 2 } else { 64 },
+            max_blocks: None,
             calls_at_once: 2,
         };
         Self {
@@ -130,10 +129,12 @@ impl ExpertsBuilder {
         self
     }
 
-    /// The most blocks that a call has, of 1024 threads: 64 if not given, and 2 of 64 threads on simulated devices. With a
-    /// capacity of up to 128, calls have up to twice as many blocks, of 256 threads.
+    /// The most blocks that a call has, of 1024 threads: give it if other kernels run beside the calls, since each block takes
+    /// a multiprocessor for itself. If not given, a call has up to 128 blocks of 512 threads, on all multiprocessors, which is
+    /// faster alone. With a capacity of up to 128, calls have up to twice as many blocks as are given, or 128, of 256 threads. On
+    /// simulated devices, blocks have 64 threads, and there are 2 if not given.
     pub fn max_blocks(mut self, blocks: u32) -> Self {
-        self.settings.max_blocks = blocks.max(1).into();
+        self.settings.max_blocks = Some(blocks.max(1).into());
         self
     }
 

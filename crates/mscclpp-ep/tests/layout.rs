@@ -6,9 +6,8 @@ mod handle;
 
 use handle::{
     AS_IT_IS, BYTES_OF_LINES, DROPPED, E4M3, E4M3_UE8M0, EpChoices, EpCombine, EpCounts, EpDispatch,
-    EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES, MANY_TOKENS, MARK_WORDS, MAX_RANKS, MAX_TOP_K,
-    PART_BYTES, PARTS, PROBLEMS, REST_MASKED, REST_ZERO, ROW_WARPS, SAID_ALL, SEGMENTS, TOKENS_AT_ONCE,
-    VECTORS_OF_LINES,
+    EpHandle, FIRST_EPOCH, LINE, LINE_KINDS, LOST_CHOICES, MARK_WORDS, MAX_RANKS, MAX_TOP_K, PART_BYTES,
+    PARTS, PROBLEMS, REST_MASKED, REST_ZERO, ROW_WARPS, SAID_ALL, SEGMENTS, TOKENS_AT_ONCE, VECTORS_OF_LINES,
 };
 use mscclpp_test_support::{
     layout::{self, Fact, fact},
@@ -67,7 +66,6 @@ fn facts() -> Vec<Fact> {
         fact("bytes of lines", "mscclpp::EpBytesOfLines", BYTES_OF_LINES as usize),
         fact("vectors of lines", "mscclpp::EpVectorsOfLines", VECTORS_OF_LINES as usize),
         fact("tokens at once", "mscclpp::EpTokensAtOnce", TOKENS_AT_ONCE as usize),
-        fact("many tokens", "mscclpp::EpManyTokens", MANY_TOKENS as usize),
         fact("words of marks", "mscclpp::EpMarkWords", MARK_WORDS as usize),
         fact("kinds of lines", "mscclpp::EpLineKinds", LINE_KINDS as usize),
         fact("choices that were dropped", "mscclpp::EpDropped", DROPPED as usize),

@@ -79,7 +79,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant { name: "a_block_does_not_wait_for_the_counts_of_those_before_it", change: [
         "failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), 2 * b.epoch});", ""] },
     Mutant { name: "a_token_is_summed_before_all_phases_have_arrived", change: [
-        "if (arrived <= phase) failed", "if (arrived < phase) failed"] },
+        "failed = !b.hasArrived(b.lane, arrived.phases - 1);", "failed = !b.hasArrived(b.lane, 0);"] },
     Mutant { name: "a_phase_is_signalled_before_all_warps_have_sent", change: [
         "return warpShuffle(before, 0) + 1 == b.warpsOfBlock();", "return warpShuffle(before, 0) == 0;"] },
     Mutant { name: "a_warp_counts_itself_without_a_release", change: [

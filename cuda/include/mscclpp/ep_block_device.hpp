@@ -155,8 +155,10 @@ struct EpBlock {
       }
     } else if (thread < ep.ranks) {
       const EpWordIsThere isFree{line(ep.rank, thread, EpFreed, direction), epoch - 1};
+      // Nothing waits for this load before the one that acquires is on its way, too.
+      failed = hasGivenUp();
       const bool free = isFree();
-      failed = hasGivenUp() || (!free && !epWaitUntilFree(ep, line(ep.rank, 0, EpFreed, direction), epoch - 1, microBatch));
+      failed = failed || (!free && !epWaitUntilFree(ep, line(ep.rank, 0, EpFreed, direction), epoch - 1, microBatch));
     }
     return !failed;
   }
@@ -188,9 +190,10 @@ struct EpBlock {
   MSCCLPP_DEVICE_INLINE void clearNext(uint32_t word) const {
     detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(counter(word, epoch + 1), uint64_t{0});
   }
-  // Returns the words of a block for X4: one with an epoch, and behind it numbers of 4 bytes for each expert and each rank.
+  // Returns the words of a block for X4: one with an epoch, one that nobody uses, and behind them numbers of 4 bytes for each
+  // expert and each rank, of which four are loaded at once.
   MSCCLPP_DEVICE_INLINE uint64_t* countsOf(uint32_t ofBlock) const {
-    const uint64_t each = 1 + (ep.nExperts + ep.ranks + 1) / 2;
+    const uint64_t each = 2 + (ep.nExperts + ep.ranks + 3) / 4 * 2;
     return ep.words + EpFirstEpoch + 4 * ep.maxBlocks + (microBatch * ep.maxBlocks + ofBlock) * each;
   }
 

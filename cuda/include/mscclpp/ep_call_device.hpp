@@ -39,14 +39,14 @@ enum EpLimits : uint32_t {
 
 // The tokens that a block routes at once, and the words in which each of them has a bit; and how many tokens are many for a
 // combine. Those of simulated devices are so few that tests have more.
-// The fewest rows of a phase, and the fewest blocks that send, with which the warps of a combine share a counter: see X7. The
-// fewest parts of a row that several warps share in a dispatch by row: see X8.
+// The fewest rows, and the fewest blocks that send, with which the warps of a combine share a counter: see X7. The fewest parts
+// of a row that several warps share in a dispatch by row: see X8.
 #if defined(MSCCLPP_DEVICE_SIM)
 enum EpTokens : uint32_t { EpTokensAtOnce = 4, EpMarkWords = 2, EpManyTokens = 6 };
-enum EpDynamic : uint32_t { EpDynamicRows = 1, EpDynamicSenders = 1, EpSharedParts = 2 };
+enum EpDynamic : uint32_t { EpDynamicRows = 8, EpDynamicSenders = 1, EpSharedParts = 2 };
 #else
-enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 512 };
-enum EpDynamic : uint32_t { EpDynamicRows = 384, EpDynamicSenders = 16, EpSharedParts = 6 };
+enum EpTokens : uint32_t { EpTokensAtOnce = 128, EpMarkWords = 4, EpManyTokens = 1024 };
+enum EpDynamic : uint32_t { EpDynamicRows = 1536, EpDynamicSenders = 16, EpSharedParts = 6 };
 #endif
 
 // The looks of a thread for packets before it calls a function that waits for them. The look that finds packets has their data;

@@ -68,8 +68,7 @@ struct EpCombiner : EpTermSums<Type> {
     // the tokens of all.
     bool many = false;
     for (uint32_t r = 0; r < ep.ranks; ++r) many = many || isMany(heads.tokens[r]);
-    const uint32_t few = call.oneRow != 0 && ep.ranks == 2 ? b.blocks * 5 / 16 : b.blocks / 2;
-    const uint32_t senders = halves == EpBoth && many && few != 0 ? few : b.numbers;
+    const uint32_t some = sendersOf(b.blocks), senders = halves == EpBoth && many && some != 0 ? some : b.numbers;
     bool failed = false;
     if ((own & EpSends) != 0) {
       // One hop before everything else, if the experts' ranks have not the weights. It is not known here which of them need
@@ -101,9 +100,27 @@ struct EpCombiner : EpTermSums<Type> {
   }
 
   MSCCLPP_DEVICE_INLINE static bool isMany(uint32_t tokens) { return !ByPackets && tokens >= EpManyTokens; }
-  // How many of `rows` rows, which are a rank's for one of so many tokens, are sent before each signal.
-  MSCCLPP_DEVICE_INLINE uint32_t rowsOfPhase(uint32_t rows, uint32_t tokens) const {
-    return isMany(tokens) ? (rows + EpPhases - 1) / EpPhases : rows;
+  // Whether the `rows` that a rank sends to another are so many that warps may share a counter of them: X7. Both ranks know it.
+  MSCCLPP_DEVICE_INLINE bool areShared(uint32_t rows) const {
+    return !ByPackets && ep.ranks == 2 && ep.maxBlocks * 5 / 16 >= EpDynamicSenders && rows >= EpDynamicRows;
+  }
+  // Whether this rank's warps do.
+  MSCCLPP_DEVICE_INLINE bool isDynamic() const {
+    return call.oneRow != 0 && ep.ranks == 2 && areShared(heads.rows[1 - ep.rank]);
+  }
+  // Returns how many of the blocks send while the others sum.
+  MSCCLPP_DEVICE_INLINE uint32_t sendersOf(uint32_t blocks) const {
+    if (call.oneRow == 0 || ep.ranks != 2) return blocks / 2;
+    const uint32_t fewest = blocks * 5 / 32;
+    return fewest >= EpDynamicSenders && isDynamic() ? fewest : blocks * 5 / 16;
+  }
+  // Returns the number of the first row of a phase among `rows`, which are a rank's for one of so many tokens; it may be behind
+  // the last row. The first phase is the largest. If warps may share a counter, the last phases are small, since what comes in
+  // the last one is summed when nothing is sent any more. Byte i of the constant has the 32nd parts before phase i.
+  MSCCLPP_DEVICE_INLINE uint32_t rowsBefore(uint32_t phase, uint32_t rows, uint32_t tokens) const {
+    if (!isMany(tokens)) return phase * rows;
+    if (phase == EpPhases || !areShared(rows)) return phase * ((rows + EpPhases - 1) / EpPhases);
+    return (rows + 31) / 32 * (static_cast<uint32_t>(0x1e1c1a16120c0600ull >> (phase * 8)) & 0xff);
   }
 
   MSCCLPP_DEVICE_INLINE uint8_t* receivedRow(uint32_t rank, uint32_t n) const {
@@ -128,12 +145,11 @@ struct EpCombiner : EpTermSums<Type> {
     uint32_t rows = 0;
     bool failed = false;
     for (uint32_t r = 0; r < ep.ranks; ++r) {
-      const uint32_t some = rowsOfPhase(heads.rows[r], heads.tokens[r]);
+      const uint32_t some = rowsBefore(1, heads.rows[r], heads.tokens[r]);
       if (some > rows) rows = some;
     }
     if constexpr (!ByPackets) {
-      const bool areMany = phases != 1 && rows >= EpDynamicRows && senders >= EpDynamicSenders;
-      if (areMany && call.oneRow != 0 && ep.ranks == 2) {
+      if (phases != 1 && isDynamic()) {
         sendDynamically(senders);
         return true;
       }
@@ -142,16 +158,20 @@ struct EpCombiner : EpTermSums<Type> {
     // This rank's own rows stay where they are then.
     const uint32_t owners = call.oneRow != 0 ? ep.ranks - 1 : ep.ranks;
     const uint32_t most = sums ? units() : parts(), subs = call.oneRow != 0 ? most : subsOf(rows * owners, warps, most);
+    const uint32_t r = b.lane < ep.ranks ? b.lane : 0;
     for (uint32_t phase = 0; phase < phases; ++phase) {
+      // Thread r knows which rows of rank r are sent in the phase.
+      const uint32_t first = rowsBefore(phase, heads.rows[r], heads.tokens[r]);
+      const uint32_t next = rowsBefore(phase + 1, heads.rows[r], heads.tokens[r]);
+      const uint32_t end = next < heads.rows[r] ? next : heads.rows[r];
       // The ranks get rows by turns, so that all links are busy; each rank begins behind itself. The first packets of all rows go
       // before the second ones: a warp at the token's rank takes those of its token one after the other.
       const uint32_t all = rows * owners;
       for (uint32_t u = warp; u < all * subs && !failed; u += warps) {
         const uint32_t sub = ByPackets ? u / all : u % subs, turn = ByPackets ? u - sub * all : u / subs;
         const uint32_t n = turn / owners, behind = turn - n * owners + 1 + ep.rank;
-        const uint32_t owner = behind < ep.ranks ? behind : behind - ep.ranks, tokens = heads.tokens[owner];
-        const uint32_t some = rowsOfPhase(heads.rows[owner], tokens), row = phase * some + n;
-        if (n < some && row < heads.rows[owner]) failed = !sendRow(owner, row, sub, subs);
+        const uint32_t owner = behind < ep.ranks ? behind : behind - ep.ranks, row = warpShuffle(first, owner) + n;
+        if (row < warpShuffle(end, owner)) failed = !sendRow(owner, row, sub, subs);
       }
       if constexpr (!ByPackets) {
         if (blockAny(failed)) return false;
@@ -166,20 +186,18 @@ struct EpCombiner : EpTermSums<Type> {
   // equal shares: a warp takes the next part of a row when it has sent one, and waits for no other warp. The last warp of the
   // block that has begun a later phase signals those before.
   MSCCLPP_DEVICE_INLINE void sendDynamically(uint32_t senders) const {
-    const uint32_t other = 1 - ep.rank, rows = heads.rows[other], each = rowsOfPhase(rows, heads.tokens[other]);
-    const uint32_t partsOfRow = parts(), partsOfPhase = each * partsOfRow;
+    const uint32_t other = 1 - ep.rank, rows = heads.rows[other], tokens = heads.tokens[other], partsOfRow = parts();
     uint32_t next = b.lane == 0 ? b.takeNumber(EpNextPart) : 0, phase = 0;
 #pragma unroll 1
     while (true) {
-      const uint32_t part = warpShuffle(next, 0), began = part < partsOfPhase * EpPhases ? part / partsOfPhase : EpPhases;
-      for (; phase < began; ++phase) {
+      const uint32_t part = warpShuffle(next, 0), row = part / partsOfRow;
+      for (; phase < EpPhases && row >= rowsBefore(phase + 1, rows, tokens); ++phase) {
         if (isLastOfPhase(phase)) b.tellArrived(b.lane, b.block, senders, phase);
       }
       if (phase == EpPhases) return;
       // The next number is on its way while the warp sends.
       if (b.lane == 0) next = b.takeNumber(EpNextPart);
-      const uint32_t row = part / partsOfRow;
-      // The last phase may have fewer rows.
+      // The last phases may have fewer rows.
       if (row < rows) sendOnlyRow(other, row, part - row * partsOfRow, partsOfRow);
     }
   }
@@ -341,9 +359,9 @@ struct EpCombiner : EpTermSums<Type> {
   MSCCLPP_DEVICE_INLINE bool sum(uint32_t senders) const {
     const bool times = call.addedWaits != nullptr && b.isLastByNumber();
     if (times && !b.template addWaits<ByPackets>(call.addedWaits, EpPhases - 1)) return false;
-    const uint32_t summing = b.numbers - senders, early = summing == 0 ? 0 : call.tokens - call.tokens / EpPhases;
-    // Thread r knows the last phase of rank r that it has waited for, plus 1.
-    uint32_t arrived = 0;
+    const uint32_t summing = b.numbers - senders, most = rowsBefore(EpPhases - 1, call.tokens, call.tokens);
+    const uint32_t early = summing == 0 ? 0 : most < call.tokens ? most : call.tokens;
+    Arrived arrived = {0, 0};
     bool done = true;
 #pragma unroll 1
     for (bool all = b.number < senders; done; all = true) {
@@ -354,7 +372,11 @@ struct EpCombiner : EpTermSums<Type> {
     }
     return done;
   }
-  MSCCLPP_DEVICE_INLINE bool sumTokens(uint32_t begin, uint32_t end, uint32_t warp, uint32_t warps, uint32_t& arrived) const {
+  // The phases of rank r for which thread r has waited, and how many rows were sent in them.
+  struct Arrived {
+    uint32_t phases, rows;
+  };
+  MSCCLPP_DEVICE_INLINE bool sumTokens(uint32_t begin, uint32_t end, uint32_t warp, uint32_t warps, Arrived& arrived) const {
     // A token is no more than a few units' work for a warp, so that all warps end at the same time.
     const uint32_t least = (units() + 7) / 8, few = subsOf(end - begin, warps, units()), subs = few < least ? least : few;
     bool failed = false;
@@ -428,17 +450,18 @@ struct EpCombiner : EpTermSums<Type> {
     return true;
   }
 
-  // Waits until the rows of a token have come. All threads of a warp call it, and get the same.
-  MSCCLPP_DEVICE_INLINE bool haveArrived(uint32_t token, uint32_t& arrived) const {
+  // Waits until the rows of a token have come. All threads of a warp call it, and get the same. A warp's tokens follow each
+  // other, and so do the phases of their rows.
+  MSCCLPP_DEVICE_INLINE bool haveArrived(uint32_t token, Arrived& arrived) const {
     bool failed = false;
     if (b.lane < ep.ranks && (call.oneRow == 0 || b.lane != ep.rank)) {
       const int32_t row = rowOf(token, b.lane);
-      if (row >= 0 && !epIsLost(ep, b.lane)) {
-        const uint32_t each = rowsOfPhase(load4(tables->sent + b.lane), call.tokens);
-        const uint32_t phase = static_cast<uint32_t>(row) / each;
-        // A warp's tokens follow each other, and so do the phases of their rows.
-        if (arrived <= phase) failed = !b.hasArrived(b.lane, phase);
-        if (arrived <= phase) arrived = phase + 1;
+      if (row >= static_cast<int32_t>(arrived.rows) && arrived.phases < EpPhases && !epIsLost(ep, b.lane)) {
+        const uint32_t sent = load4(tables->sent + b.lane);
+        do {
+          arrived.rows = rowsBefore(++arrived.phases, sent, call.tokens);
+        } while (arrived.phases < EpPhases && static_cast<uint32_t>(row) >= arrived.rows);
+        failed = !b.hasArrived(b.lane, arrived.phases - 1);
       }
     }
     return !warpFailed(failed);

@@ -59,7 +59,8 @@
 //     shared memory of its block, with acquire and release at block scope. The last warp of a block that counts itself adds to
 //     the word EpArrived, as in X1. Its threads meet between the two. Calls with even epochs have one counter, and those with
 //     odd ones another. A call sets the counter of the next one to 0. Nobody uses that meanwhile, since the call before has
-//     ended.
+//     ended. A dispatch of many tokens between two ranks may have such a counter of parts of tokens (EpRows::AreShared). What
+//     goes along with all rows is sent before, as in X8, and each block signals once, when all its warps have met.
 //
 // X8. If a rank has many tokens, whose rows travel as they are, and a layout that copies, half of its blocks send while the
 //     others take rows to their places; those that have sent everything help them. A row is signalled by itself: each warp that

@@ -14,6 +14,8 @@ namespace detail {
 enum class EpRows {
   // They are stored, and each block signals all that it has sent.
   AreStored,
+  // The same, and warps share the tokens by a counter: X7.
+  AreShared,
   // They travel as packets: X6.
   ArePackets,
   // They are stored, and each row is signalled by itself, so that rows are taken to their places while others come: X8. The

@@ -18,20 +18,23 @@ MSCCLPP_DEVICE_INLINE void dispatchExperts(const typename Known::Handle& ep, con
   constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
   // The first choices are on their way while the call begins.
   EpFirstChoices loaded = {};
-  if ((ByPackets || (Travel == EpRows::AreStored && call.tokens <= EpTokensAtOnce)) && call.again == 0) loaded.load(ep, call);
+  const bool few = ByPackets || (Travel == EpRows::AreStored && call.tokens <= EpTokensAtOnce);
+  if (few && call.again == 0) loaded.load(ep, call);
   EpBlock b(ep, call.microBatch, EpDispatching);
   if (!ByPackets && b.block == 0 && b.thread == 0 && halves != EpReceives) {
     b.clearNext(EpNextToken);
     b.clearNext(EpNextRow);
   }
-  const uint32_t own = b.split(Travel != EpRows::AreStored, halves, b.blocks / 2);
+  const uint32_t own = b.split(ByPackets || ByRow, halves, b.blocks / 2);
+  const EpDispatchBlock<Known> block(b, ep, call, heads, counts);
+  EpSender<Travel, Rows, Known> sender(block, rows, few);
+  if (!few && call.again == 0 && (own & EpSends) != 0) sender.loadFirst(loaded);
   const bool begun = b.begin<ByPackets>(halves);
   // The threads of a block that sends packets meet while it routes.
   const bool meetLater = ByPackets && (own & EpSends) != 0;
   if (!meetLater && b.givesUp(!begun)) return;
-  const EpDispatchBlock<Known> block(b, ep, call, heads, counts);
   bool done = true;
-  if ((own & EpSends) != 0) done = EpSender<Travel, Rows, Known>(block, rows).send(begun, loaded);
+  if ((own & EpSends) != 0) done = sender.send(begun, loaded);
   // Blocks that send have less to do than those that receive, so they note what came; with X8 only the counts.
   const bool notes = own == halves || own == EpSends;
   if ((halves & EpReceives) != 0) done = done && EpReceiver<Travel, Known>(block).receive(ByRow || (own & EpReceives) != 0, notes);

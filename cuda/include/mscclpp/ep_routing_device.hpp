@@ -152,17 +152,26 @@ struct EpRouting : EpDispatchBlock<Known> {
     if ((marks()[of * EpMarkWords + t / 32] >> t % 32 & 1) == 0) return -1;
     return static_cast<int32_t>(few ? marked(of, t) : counts[of] + marked(of, t));
   }
-  // Counts the tokens before those of this block, if they are not few: X4. Returns false if a wait was given up.
-  MSCCLPP_DEVICE_INLINE bool countBefore() const {
+  // Returns how many tokens from `token` on the block marks at once.
+  MSCCLPP_DEVICE_INLINE uint32_t tokensAtOnce(uint32_t token) const {
+    return end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
+  }
+  MSCCLPP_DEVICE_INLINE void loadFirst(EpFirstChoices& loaded) const {
+    loaded.loadIds(call, static_cast<uint64_t>(first) * ep.topK, b.thread, tokensAtOnce(first) * ep.topK);
+  }
+  // Counts the tokens before those of this block, if they are not few: X4. `loaded` are those of loadFirst. Returns false if a
+  // wait was given up.
+  MSCCLPP_DEVICE_INLINE bool countBefore(EpFirstChoices& loaded) const {
     const uint32_t all = ep.nExperts + ep.ranks;
     for (uint32_t of = b.thread; of < all; of += b.threads) counts[of] = 0;
     for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
-      mark(token, end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce);
+      if (token != first) loaded.loadIds(call, static_cast<uint64_t>(token) * ep.topK, b.thread, tokensAtOnce(token) * ep.topK);
+      mark(token, tokensAtOnce(token), false, loaded, [] {});
       addMarks();
     }
     uint64_t* const own = b.countsOf(b.number);
     for (uint32_t of = b.thread; of < all; of += b.threads) {
-      store4(reinterpret_cast<uint32_t*>(own + 1) + of, counts[of]);
+      store4(reinterpret_cast<uint32_t*>(own + 2) + of, counts[of]);
       totals()[of] = counts[of];
       counts[of] = 0;
     }
@@ -173,17 +182,21 @@ struct EpRouting : EpDispatchBlock<Known> {
       failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(block), 2 * b.epoch});
     }
     if (blockAny(failed)) return false;
-    // Several threads share the blocks of two experts, whose counts are the halves of a word.
-    const uint32_t words = (all + 1) / 2, sharing = b.threads > words ? b.threads / words : 1;
-    for (uint32_t i = b.thread; i < words * sharing; i += b.threads) {
-      const uint32_t share = i / words, of = i - share * words;
-      uint64_t sum = 0;
+    // Several threads share the blocks of four experts, whose counts are the quarters of a vector.
+    const uint32_t vectors = (all + 3) / 4, sharing = b.threads > vectors ? b.threads / vectors : 1;
+    for (uint32_t i = b.thread; i < vectors * sharing; i += b.threads) {
+      const uint32_t share = i / vectors, of = i - share * vectors;
+      uint64_t sums[2] = {0, 0};
 #pragma unroll 8
-      for (uint32_t block = share; block < b.number; block += sharing) sum += load8(b.countsOf(block) + 1 + of);
+      for (uint32_t block = share; block < b.number; block += sharing) {
+        const Bytes16 four = load16(b.countsOf(block) + 2 + 2 * of);
+        sums[0] += four.low;
+        sums[1] += four.high;
+      }
 #pragma unroll
-      for (uint32_t half = 0; half < 2 && 2 * of + half < all; ++half) {
-        const uint32_t count = static_cast<uint32_t>(sum >> (32 * half));
-        detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Block, MemorySpace::Shared>(counts + 2 * of + half, count);
+      for (uint32_t quarter = 0; quarter < 4 && 4 * of + quarter < all; ++quarter) {
+        const uint32_t count = static_cast<uint32_t>(sums[quarter / 2] >> (quarter % 2 * 32));
+        detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Block, MemorySpace::Shared>(counts + 4 * of + quarter, count);
       }
     }
     blockSync();

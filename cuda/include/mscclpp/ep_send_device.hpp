@@ -44,11 +44,14 @@ struct EpSender : EpRouting<Known> {
   using Block::rowAt;
   using Block::rowWords;
   using Block::tables;
+  using Block::tokensAtOnce;
   using Block::tokensOfBlock;
   using Block::totalOf;
   using Block::weightOf;
 
   static constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
+  // Whether warps take tokens by a counter: X7, X8.
+  static constexpr bool ByCounter = ByRow || Travel == EpRows::AreShared;
   // The numbers of a thread in a step.
   struct Numbers {
     Bytes16 of[2];
@@ -56,8 +59,8 @@ struct EpSender : EpRouting<Known> {
   Rows rows;
   const EpRowPackets lines;
 
-  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock<Known>& block, const Rows& rows)
-      : Block(block, ByPackets || (!ByRow && block.call.tokens <= EpTokensAtOnce)), rows(rows), lines(b) {}
+  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock<Known>& block, const Rows& rows, bool few)
+      : Block(block, few), rows(rows), lines(b) {}
 
   // Returns false if a wait was given up, or if the call has not begun in some thread.
   MSCCLPP_DEVICE_INLINE bool send(bool begun, EpFirstChoices& loaded) {
@@ -65,7 +68,7 @@ struct EpSender : EpRouting<Known> {
     const uint32_t warps = few ? b.warps() : b.warpsOfBlock(), warp = few ? b.warp() : b.warpOfBlock();
     // Before the parts of the tensors there is one for what the library sends along.
     const uint32_t parts = partsAlong() + partsOfTensors();
-    uint32_t n = end - first < EpTokensAtOnce ? end - first : EpTokensAtOnce, subs = 1, u = warp, t = 0;
+    uint32_t n = tokensAtOnce(first), subs = 1, u = warp, t = 0;
     Numbers numbers = {};
     // If there are fewer tokens than warps, several warps send a token.
     const auto share = [&] {
@@ -79,18 +82,18 @@ struct EpSender : EpRouting<Known> {
     };
     if (call.again || !few) {
       if (ByPackets && b.givesUp(!begun)) return false;
-      if (!call.again && !countBefore()) return false;
+      if (!call.again && !countBefore(loaded)) return false;
       if (few) meanwhile();
     } else if (!mark(0, n, !begun, loaded, meanwhile)) {
       return false;
     }
     if (b.isLastByNumber()) sendHeaders();
-    if constexpr (ByRow) {
-      return sendByRow();
+    if constexpr (ByCounter) {
+      return sendByCounter();
     } else {
       for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
         if (!few) {
-          n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
+          n = tokensAtOnce(token);
           if (!call.again) markNext(token, n);
           share();
         }
@@ -108,12 +111,11 @@ struct EpSender : EpRouting<Known> {
     }
   }
 
-  // X8. The same if rows are taken while others come: at first what goes along with all rows, and then the rows. The warps take
-  // their parts by a counter.
-  MSCCLPP_DEVICE_INLINE bool sendByRow() {
+  // X7, X8. The same if warps take their parts by a counter: at first what goes along with all rows, and then the rows.
+  MSCCLPP_DEVICE_INLINE bool sendByCounter() {
     if (!call.again) {
       for (uint32_t token = first; token < end; token += EpTokensAtOnce) {
-        const uint32_t n = end - token < EpTokensAtOnce ? end - token : EpTokensAtOnce;
+        const uint32_t n = tokensAtOnce(token);
         markNext(token, n);
         for (uint32_t t = b.warpOfBlock(); t < n; t += b.warpsOfBlock()) {
           sendRoute(token + t, t, b.lane < ep.ranks ? numberOf(ep.nExperts + b.lane, t) : -1);
@@ -123,9 +125,10 @@ struct EpSender : EpRouting<Known> {
       if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(b.countsOf(b.number), 2 * b.epoch + 1);
     }
     const uint32_t parts = partsOfTensors(), each = tokensOfBlock();
-    // If a warp has fewer than 8 tokens, two warps share a long row: then rows are complete earlier, and can be taken.
-    // Otherwise a row has one warp, since each warp waits for a fence at the end of its part.
-    const uint32_t subs = parts >= EpSharedParts && 8 * b.warps() > call.tokens ? EpRowWarps : 1;
+    // Of rows that are signalled by themselves, two warps share a long one if a warp has fewer than 8 tokens: then rows are
+    // complete earlier, and can be taken. Otherwise a row has one warp, since each warp waits for a fence at the end of its part.
+    const uint32_t warpsOfRow = parts >= EpSharedParts && 8 * b.warps() > call.tokens ? EpRowWarps : 1;
+    const uint32_t subs = ByRow ? warpsOfRow : (parts + 1) / 2;
     bool failed = false;
     uint32_t next = b.lane == 0 ? b.takeNumber(EpNextToken) : 0;
 #pragma unroll 1
@@ -171,7 +174,7 @@ struct EpSender : EpRouting<Known> {
     return partsOf(segment);
   }
   // Returns the parts of what goes along, if it is sent with the rows.
-  MSCCLPP_DEVICE_INLINE uint32_t partsAlong() const { return ByRow || call.again ? 0 : 1; }
+  MSCCLPP_DEVICE_INLINE uint32_t partsAlong() const { return ByCounter || call.again ? 0 : 1; }
   MSCCLPP_DEVICE_INLINE uint32_t partsOfTensors() const {
     uint32_t parts = 0;
     for (uint32_t segment = 0; segment < ep.parts; ++segment) parts += partsToSend(segment);
@@ -180,7 +183,7 @@ struct EpSender : EpRouting<Known> {
 
   // Returns the row at rank r of a token, which is number t of those that are routed, or -1.
   MSCCLPP_DEVICE_INLINE int32_t rowOf(uint32_t token, uint32_t t, uint32_t r) const {
-    if (!call.again && !ByRow) return numberOf(ep.nExperts + r, t);
+    if (!call.again && !ByCounter) return numberOf(ep.nExperts + r, t);
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + r);
   }
   // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on. By packets, `numbers`

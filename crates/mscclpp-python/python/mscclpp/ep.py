@@ -41,8 +41,9 @@ class Experts(ExpertRows):
     has waited for so many seconds. `synchronize()` or `check()` then raise an error of the code RemoteError once, see
     `lost()`. Without it, the loss of a rank ends the experts of all.
 
-    `max_blocks` and `calls_at_once` limit how much of the device a call takes. `synchronize()` gives up after
-    `timeout` seconds. `ranks` are those of the group that take part, in their order, and `tag` tells set-ups at the
+    `max_blocks` and `calls_at_once` limit how much of the device a call takes. With `max_blocks`, blocks have 1024 threads
+    and a multiprocessor each, for programs with other kernels beside the calls; without it, calls are spread over the
+    whole device, and faster alone. `synchronize()` gives up after `timeout` seconds. `ranks` are those of the group that take part, in their order, and `tag` tells set-ups at the
     same time apart.
     """
 

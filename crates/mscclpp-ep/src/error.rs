@@ -27,6 +27,16 @@ pub enum Error {
         /// How many choices of experts of this rank have no row, in all calls since this error was last returned.
         choices: u32,
     },
+    /// The rows of a dispatch in [`Layout::Rank`](crate::Layout::Rank) were no longer there when
+    /// [`Routed::check_received`](crate::Routed::check_received) came to its turn.
+    #[error(
+        "rows of a dispatch in micro-batch {micro_batch} were used where they came (Layout::Rank) after a combine or a release() had given \
+         them back, or after the next dispatch: kernels that read them come before these"
+    )]
+    RowsGone {
+        /// The micro-batch.
+        micro_batch: usize,
+    },
     /// A rank called dispatch with more tokens than the capacity. It sent none.
     #[error(
         "rank {rank} called dispatch with more than {capacity} tokens, which is the capacity: it sent none"
@@ -87,6 +97,7 @@ impl Error {
             Self::InvalidArgument(_)
             | Self::NoExpert { .. }
             | Self::Dropped { .. }
+            | Self::RowsGone { .. }
             | Self::TooManyTokens { .. }
             | Self::OtherPayload { .. } => ErrorKind::InvalidUsage,
             Self::Lost { .. } => ErrorKind::Remote,

@@ -18,7 +18,7 @@ use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 
 use crate::{
     Error, ExpertsBuilder, Payload, Result, Routed,
-    handle::{DROPPED, EpHandle, IN_USE, LOST_CHOICES, NEWLY_LOST, SAID, SAID_ALL},
+    handle::{DROPPED, EpHandle, IN_USE, LOST_CHOICES, NEWLY_LOST, ROWS_GONE, SAID, SAID_ALL},
     launch::Kernels,
     routed::Pool,
     scratch::{self, PROBLEM_BYTES},
@@ -56,6 +56,8 @@ pub(crate) struct Engine {
     aborted: OnceLock<String>,
     pub(crate) kernels: Kernels,
     pub(crate) release: Kernel,
+    pub(crate) check_received: Kernel,
+    pub(crate) host_counts: Kernel,
     lose: Kernel,
     pub(crate) config: LaunchConfig,
     pub(crate) shared_bytes: u32,
@@ -82,7 +84,9 @@ impl Experts {
             let dispatches = module(mscclpp_kernels::EXPERTS)?;
             let (library, combine) = number_type.kernels();
             let combines = module(library)?;
-            let (release, lose) = (dispatches.kernel("ep_release")?, dispatches.kernel("ep_lose")?);
+            let others = ["ep_release", "ep_check_received", "ep_host_counts", "ep_lose"];
+            let [release, check_received, host_counts, lose] = others.map(|name| dispatches.kernel(name));
+            let others = [release?, check_received?, host_counts?, lose?];
             let kernels = |dispatches, by_packets| -> Result<_> {
                 let (blocks, threads) = settings.blocks(gpu.platform(), by_packets);
                 Ok((Kernels::of(dispatches, &combines, combine, by_packets, threads)?, blocks))
@@ -91,9 +95,10 @@ impl Experts {
             if settings.capacity <= settings.packets_up_to {
                 ways.push(kernels(&module(mscclpp_kernels::EXPERTS_BY_PACKETS)?, true)?);
             }
-            Ok((release, lose, ways))
+            Ok((others, ways))
         };
-        let (release, lose, mut ways) = group.all_have("the kernels of experts", load())?;
+        let ([release, check_received, host_counts, lose], mut ways) =
+            group.all_have("the kernels of experts", load())?;
         // Below MOST_SHARED.
         let shared_bytes = settings.shared_bytes(n) as u32;
         let room = DeviceRoom::new(&group, &gpu, settings.calls_at_once)?;
@@ -146,6 +151,8 @@ impl Experts {
             aborted: OnceLock::new(),
             kernels,
             release,
+            check_received,
+            host_counts,
             lose,
             config,
             shared_bytes,
@@ -292,7 +299,7 @@ impl Experts {
     ///
     /// # Errors
     /// [`Error::Failed`], and then always; once each: [`Error::Lost`], [`Error::TooManyTokens`] if a rank refused its tokens,
-    /// [`Error::NoExpert`], [`Error::OtherPayload`], [`Error::Dropped`].
+    /// [`Error::NoExpert`], [`Error::OtherPayload`], [`Error::RowsGone`], [`Error::Dropped`].
     pub fn check(&self) -> Result<()> {
         Abort::check(self)?;
         let mut lost = 0;
@@ -321,6 +328,9 @@ impl Experts {
             self.engine.scratch.abort(&reason);
             self.engine.end(reason);
             return Abort::check(self);
+        }
+        if let Some(micro_batch) = problem(ROWS_GONE)?.checked_sub(1) {
+            return Err(Error::RowsGone { micro_batch: micro_batch as usize });
         }
         if let Some(rank) = problem(2)?.checked_sub(1) {
             let rank = self.job_rank(rank as usize);

@@ -41,8 +41,10 @@ pub(crate) const MARK_WORDS: u64 = 4;
 pub(crate) const DROPPED: u64 = 1;
 /// `EpInUse`.
 pub(crate) const IN_USE: u64 = 4;
+/// `EpRowsGone`.
+pub(crate) const ROWS_GONE: u64 = 5;
 /// `EpNewlyLost`.
-pub(crate) const NEWLY_LOST: u64 = 5;
+pub(crate) const NEWLY_LOST: u64 = 6;
 /// `EpSaid`.
 pub(crate) const SAID: u64 = NEWLY_LOST + MAX_RANKS as u64;
 /// `EpSaidAll`.

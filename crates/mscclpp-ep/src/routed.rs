@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use mscclpp::{
-    DeviceBuffer, DevicePtr, Gpu, Stream,
+    DeviceBuffer, DevicePtr, Gpu, Kernel, Stream,
     gpu::{KernelArgs, LaunchConfig},
 };
 use parking_lot::Mutex;
@@ -135,19 +135,57 @@ impl Routed {
     /// # Errors
     /// [`Error::InvalidArgument`] if the experts that made the routing were dropped.
     pub fn release(&self, stream: &Stream) -> Result<()> {
-        let Some(engine) = self.engine.upgrade() else {
-            return Err(Error::InvalidArgument("the experts that made this routing were dropped".to_owned()));
-        };
+        let engine = self.engine()?;
         if self.handle.places.other_bytes != 0 {
             // The rows are copies out of packets, which no rank writes: there is nothing to give back.
             return Ok(());
         }
-        let args = KernelArgs::new().with_owner(engine.owner.clone()).with(self.handle);
-        let args = args.with(&self.tables.buffer).with(self.micro_batch as u32);
-        let args = keeping_if_captured(args, &self.tables, stream)?;
+        self.launch(&engine, &engine.release, LaunchConfig::linear(1, 32), self.args_of_tables(), stream)
+    }
+
+    /// Checks on the device, behind the work in the stream, that the rows of [`Self::received`] are still those of this dispatch.
+    /// If they were given back before, or another dispatch of the micro-batch came, the next check of the experts returns
+    /// [`Error::RowsGone`]. It belongs behind kernels that read the rows, and is a help to find those that come too late. Without
+    /// effect for other layouts. Does not block, and may be captured.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the experts that made the routing were dropped; the errors of a launch.
+    pub fn check_received(&self, stream: &Stream) -> Result<()> {
+        let engine = self.engine()?;
+        if self.layout != Layout::Rank {
+            return Ok(());
+        }
+        self.launch(
+            &engine,
+            &engine.check_received,
+            LaunchConfig::linear(1, 1),
+            self.args_of_tables(),
+            stream,
+        )
+    }
+
+    pub(crate) fn engine(&self) -> Result<Arc<Engine>> {
+        let dropped = || Error::InvalidArgument("the experts that made this routing were dropped".to_owned());
+        self.engine.upgrade().ok_or_else(dropped)
+    }
+
+    fn args_of_tables(&self) -> KernelArgs {
+        KernelArgs::new().with(self.handle).with(&self.tables.buffer).with(self.micro_batch as u32)
+    }
+
+    /// Puts a small kernel into the stream, in the order of the calls. The arguments are its parameters.
+    pub(crate) fn launch(
+        &self,
+        engine: &Engine,
+        kernel: &Kernel,
+        config: LaunchConfig,
+        args: KernelArgs,
+        stream: &Stream,
+    ) -> Result<()> {
+        let args = keeping_if_captured(args.with_owner(engine.owner.clone()), &self.tables, stream)?;
         engine.order.put(stream, || {
             // SAFETY: these are the kernel's parameters.
-            unsafe { engine.release.launch(stream, LaunchConfig::linear(1, 32), &args) }.map_err(Error::from)
+            unsafe { kernel.launch(stream, config, &args) }.map_err(Error::from)
         })
     }
 

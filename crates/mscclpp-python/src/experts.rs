@@ -32,6 +32,12 @@ pub(crate) struct Made {
     copies: Arc<KeptCopies>,
 }
 
+impl Made {
+    pub(crate) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+}
+
 closable!(PyExperts, inner);
 
 /// The address and the size of memory.

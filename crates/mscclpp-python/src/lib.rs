@@ -120,7 +120,7 @@ mod extension {
         races::{PyRace, PyRaceAccess, races},
         rendezvous::{PyRendezvous, log_meeting},
         requests::PyRequests,
-        routed::{PyReceive, PyRouted},
+        routed::{PyHostCounts, PyReceive, PyRouted},
         semaphore::{PySemaphore, PySemaphoreStub},
         semaphore_kinds::{PyDeviceToDevice, PyHostToDevice, PyHostToHost},
         transport::{PyTransport, PyTransportFlags},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mscclpp::{DevicePtr, Gpu};
-use mscclpp_ep::{Error, Receive, Routed};
+use mscclpp_ep::{Error, HostCounts, Receive, Routed};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
@@ -18,6 +18,24 @@ use crate::{
 #[pyclass(name = "_Routed", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRouted {
     pub(crate) inner: Owned<(Routed, Held<Made>)>,
+}
+
+/// How many rows came in a dispatch, in memory of the host: made by `Experts.counts_to_host`. Its methods do not block. The
+/// counts are there when the work of the stream up to that call is complete; a graph stores them anew with each replay.
+#[pyclass(name = "HostCounts", module = "mscclpp.ep", frozen)]
+pub(crate) struct PyHostCounts(HostCounts);
+
+#[pymethods]
+impl PyHostCounts {
+    /// Return how many rows came for each expert of this rank.
+    fn rows_of_experts(&self) -> Vec<u32> {
+        self.0.rows_of_experts()
+    }
+
+    /// Return how many rows came from each rank.
+    fn rows_of_ranks(&self) -> Vec<u32> {
+        self.0.rows_of_ranks()
+    }
 }
 
 /// The second half of a call that has sent.
@@ -58,6 +76,21 @@ impl PyReceive {
 
 #[pymethods]
 impl PyRouted {
+    /// Has the counts stored into memory of the host, behind the work in the stream.
+    #[pyo3(signature = (stream: "int"))]
+    fn counts_to_host(&self, py: Python<'_>, stream: usize) -> PyResult<PyHostCounts> {
+        let held = self.inner.get()?;
+        let counts = py.detach(|| held.0.counts_to_host(&device::stream(held.1.gpu(), stream)?));
+        counts.map(PyHostCounts).map_err(raised)
+    }
+
+    /// Checks, behind the work in the stream, that the rows of `received` are still there.
+    #[pyo3(signature = (stream: "int"))]
+    fn check_received(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        let held = self.inner.get()?;
+        py.detach(|| held.0.check_received(&device::stream(held.1.gpu(), stream)?)).map_err(raised)
+    }
+
     /// How many rows came from each rank.
     fn rows_of_ranks(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         let held = self.inner.get()?;

@@ -7,7 +7,7 @@ import weakref
 import mscclpp
 import numpy
 import pytest
-from mscclpp.ep import Experts, Received, Routed
+from mscclpp.ep import Experts, HostCounts, Received, Routed
 
 import ranks
 from device import arrays
@@ -375,6 +375,24 @@ def test_a_rank_that_does_not_come_is_named(rank, n, address):
             comm.synchronize()
         assert error.value.code == mscclpp.ErrorCode.Aborted
     comm._group.barrier()
+
+
+@ranks.each_of(2)
+def test_counts_come_to_the_host_and_late_reads_are_an_error(rank, n, address):
+    library, comm = arrays, joined(rank, n, address, capacity=200)
+    routed = comm.dispatch(library.ones((1, H), "float32"), library.asarray([[0, -1, -1]]))
+    counts = comm.counts_to_host(routed)
+    comm.check_received(routed)
+    comm.synchronize()
+    assert isinstance(counts, HostCounts)
+    assert counts.rows_of_ranks() == routed.rows_of_ranks() == [1 - rank] * n
+    assert counts.rows_of_experts() == routed.rows_of_experts()
+    comm.release(routed)
+    comm.check_received(routed)
+    with pytest.raises(mscclpp.Error, match="after a combine or a release"):
+        comm.synchronize()
+    with pytest.raises(TypeError, match="routed"):
+        comm.counts_to_host(counts)
 
 
 @ranks.each_of(1)

@@ -116,7 +116,8 @@ enum EpProblem : uint32_t {
   EpRefused = 2,    // 1 plus the rank that had more tokens than the capacity
   EpOther = 3,      // 1 plus the rank that sent rows of other tensors than this rank
   EpInUse = 4,      // 1 plus a micro-batch whose rows of the last dispatch were not given back before the next one
-  EpNewlyLost = 5,  // a word for each rank: 1 if it was found to be lost
+  EpRowsGone = 5,   // 1 plus a micro-batch whose rows were checked after they had been given back
+  EpNewlyLost = 6,  // a word for each rank: 1 if it was found to be lost
   // The host says here which ranks are lost, by their bits, and that all waits end, by EpSaidAll.
   EpSaid = EpNewlyLost + EpMaxRanks,
 };

@@ -99,6 +99,15 @@ struct EpCombiner : EpTermSums<Type> {
     if (load4(&counts->layout) == EpLayoutRank && epoch == load8(b.epochs(EpDispatching))) b.free(EpDispatching, epoch);
   }
 
+  // Says so if the rows of a dispatch in the layout EpLayoutRank were freed, or if another dispatch has come since. One thread.
+  MSCCLPP_DEVICE_INLINE static void checkReceived(const EpBlock& b, const uint8_t* tables) {
+    const uint64_t epoch = load8(&reinterpret_cast<const EpCounts*>(tables)->epoch);
+    // This rank frees its own rows in its own scratch, too. Rows that are made of packets are not freed.
+    const uint64_t* const freed = b.line(b.ep.rank, b.ep.rank, EpFreed, EpDispatching);
+    const bool areFreed = b.ep.otherBytes == 0 && detail::load<MemoryOrder::Relaxed, MemoryScope::System>(freed) >= epoch;
+    if (areFreed || epoch != load8(b.epochs(EpDispatching))) b.report(EpRowsGone, b.microBatch + 1);
+  }
+
   MSCCLPP_DEVICE_INLINE static bool isMany(uint32_t tokens) { return !ByPackets && tokens >= EpManyTokens; }
   // Whether the `rows` that a rank sends to another are so many that warps may share a counter of them: X7. Both ranks know it.
   MSCCLPP_DEVICE_INLINE bool areShared(uint32_t rows) const {

@@ -350,6 +350,70 @@ fn what_follows_a_half_that_has_given_up_ends_too() {
     });
 }
 
+#[test]
+fn rows_that_are_used_after_they_were_given_back_are_an_error() {
+    // Rows that are made of packets stay until the next dispatch.
+    for (capacity, stay) in [(1000, false), (2, true)] {
+        ranks(2, |comm, gpu| {
+            let experts = builder(comm, gpu).capacity(capacity).connect().unwrap();
+            let stream = gpu.stream().unwrap();
+            let first = experts.dispatch(&tokens(gpu, &[0, 2]), &stream).unwrap();
+            first.check_received(&stream).unwrap();
+            first.release(&stream).unwrap();
+            experts.synchronize(&stream).expect("they were there");
+            let gone = "rows of a dispatch in micro-batch 0 were used where they came (Layout::Rank) after a combine or a release() had \
+                        given them back, or after the next dispatch: kernels that read them come before these";
+            if !stay {
+                first.check_received(&stream).unwrap();
+                let error = experts.synchronize(&stream).expect_err("they were given back");
+                assert_eq!((error.to_string().as_str(), error.kind()), (gone, ErrorKind::InvalidUsage));
+            }
+            let second = experts.dispatch(&tokens(gpu, &[0, 2]), &stream).unwrap();
+            second.check_received(&stream).unwrap();
+            experts.synchronize(&stream).expect("these are there");
+            first.check_received(&stream).unwrap();
+            assert_eq!(text(experts.synchronize(&stream)), gone);
+            second.release(&stream).unwrap();
+            experts.synchronize(&stream).expect("it is said once");
+        });
+    }
+}
+
+#[test]
+fn counts_come_to_the_host_behind_their_dispatch_and_with_each_replay() {
+    ranks(2, |comm, gpu| {
+        let experts = builder(comm, gpu).connect().unwrap();
+        let stream = gpu.stream().unwrap();
+        let ids = gpu.allocate(16).unwrap();
+        let chosen = |choices: [i32; 4]| ids.write_params(0, &choices).unwrap();
+        chosen([0, 2, 1, 3]);
+        let rows = gpu.allocate(64).unwrap();
+        let dispatch = Dispatch::new(2, &ids, &rows);
+        let called = || -> Result<_, mscclpp_ep::Error> {
+            let routed = experts.dispatch(&dispatch, &stream)?;
+            let counts = routed.counts_to_host(&stream)?;
+            routed.release(&stream)?;
+            Ok(counts)
+        };
+        let counts = called().unwrap();
+        experts.synchronize(&stream).unwrap();
+        assert_eq!((counts.rows_of_experts(), counts.rows_of_ranks()), (vec![2, 2], vec![2, 2]));
+        stream.begin_capture().unwrap();
+        let counts = called().unwrap();
+        let graph = stream.end_capture().unwrap();
+        for choices in [[0, 2, 0, 3], [1, 3, 0, 2]] {
+            chosen(choices);
+            // SAFETY: all that the graph uses lives.
+            unsafe { graph.launch(&stream) }.unwrap();
+            experts.synchronize(&stream).unwrap();
+            // Both ranks have the same choices.
+            let of = |expert| 2 * choices.iter().filter(|choice| **choice == expert).count() as u32;
+            let own = 2 * experts.rank() as i32;
+            assert_eq!(counts.rows_of_experts(), [of(own), of(own + 1)]);
+        }
+    });
+}
+
 /// With rows that are packets, nothing is given back.
 #[test]
 fn rows_that_were_not_given_back_are_an_error_at_the_next_dispatch() {

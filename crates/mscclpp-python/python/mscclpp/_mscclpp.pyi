@@ -700,6 +700,17 @@ class Host2HostSemaphore:
         """
 
 @final
+class HostCounts:
+    """
+    How many rows came in a dispatch, in memory of the host: made by `Experts.counts_to_host`. Its methods do not block. The
+    counts are there when the work of the stream up to that call is complete; a graph stores them anew with each replay.
+    """
+    def rows_of_experts(self, /) -> list[int]:
+        """Return how many rows came for each expert of this rank."""
+    def rows_of_ranks(self, /) -> list[int]:
+        """Return how many rows came from each rank."""
+
+@final
 class IbMode:
     """How signals travel over InfiniBand."""
     Default: Final[IbMode]
@@ -1534,6 +1545,10 @@ class _Requests:
 @final
 class _Routed:
     """The routing of a dispatch. It keeps the experts, whose memory it speaks of."""
+    def check_received(self, /, stream: "int") -> None:
+        """Checks, behind the work in the stream, that the rows of `received` are still there."""
+    def counts_to_host(self, /, stream: "int") -> HostCounts:
+        """Has the counts stored into memory of the host, behind the work in the stream."""
     def offsets_on_device(self, /) -> int:
         """The address of the offsets of the layout "flat"."""
     def received(self, /, part: SupportsIndex) -> tuple[int, int, int, int]:
@@ -1656,6 +1671,7 @@ CppGpuBufferGranularity = GpuBufferGranularity
 CppHost2DeviceSemaphore = Host2DeviceSemaphore
 CppHost2DeviceSemaphoreDeviceHandle = Host2DeviceSemaphoreDeviceHandle
 CppHost2HostSemaphore = Host2HostSemaphore
+CppHostCounts = HostCounts
 CppIbMode = IbMode
 CppMemoryChannel = MemoryChannel
 CppMemoryChannelDeviceHandle = MemoryChannelDeviceHandle

@@ -10,6 +10,7 @@ from . import _arguments, _arrays, _mscclpp
 from ._arguments import count, optional
 from ._data_types import SIZES
 from ._expert_rows import ExpertRows, _expect_one_of
+from ._mscclpp import HostCounts
 from ._on_device import _handle, _new, communicator_of
 from ._routed import Received, Routed
 
@@ -43,8 +44,8 @@ class Experts(ExpertRows):
 
     `max_blocks` and `calls_at_once` limit how much of the device a call takes. With `max_blocks`, blocks have 1024 threads
     and a multiprocessor each, for programs with other kernels beside the calls; without it, calls are spread over the
-    whole device, and faster alone. `synchronize()` gives up after `timeout` seconds. `ranks` are those of the group that take part, in their order, and `tag` tells set-ups at the
-    same time apart.
+    whole device, and faster alone. `synchronize()` gives up after `timeout` seconds. `ranks` are those of the group that
+    take part, in their order, and `tag` tells set-ups at the same time apart.
     """
 
     _made: _mscclpp._Experts
@@ -339,6 +340,21 @@ class Experts(ExpertRows):
         _arguments.expect("routed", routed, Routed)
         self._made.release(routed._made, self._own_stream(stream))
 
+    def counts_to_host(self, routed: Routed, stream: Any = None) -> HostCounts:
+        """Have the counts of a dispatch stored into memory of the host, behind the work in the stream. Does not block, and
+        may be captured. The counts are there when that work is complete: wait for an event behind this call, for example.
+        """
+        _arguments.expect("routed", routed, Routed)
+        return routed._made.counts_to_host(self._own_stream(stream))
+
+    def check_received(self, routed: Routed, stream: Any = None) -> None:
+        """Check on the device, behind the work in the stream, that the rows of `routed.received()` are still those of this
+        dispatch. If they were given back before, or another dispatch came, the next call that checks raises an error. It
+        belongs behind kernels that read the rows.
+        """
+        _arguments.expect("routed", routed, Routed)
+        routed._made.check_received(self._own_stream(stream))
+
     def lost(self) -> list[int]:
         """Return the ranks that are known to be lost."""
         return self._made.lost()
@@ -400,7 +416,7 @@ def install_deep_ep() -> None:
     install()
 
 
-__all__ = ["Experts", "Received", "Routed", "install_deep_ep"]
+__all__ = ["Experts", "HostCounts", "Received", "Routed", "install_deep_ep"]
 
 if __name__ == "__main__":
     from ._deep_ep_install import run

@@ -13,7 +13,14 @@ use mscclpp_collectives::Collectives;
 use mscclpp_ep::{Combine, Dispatch, Experts, ExpertsBuilder, Layout, NumberType, Quantisation, Routed};
 
 use self::{gathered::Gathered, tokens::Tokens};
-use crate::prelude::*;
+use crate::{
+    collectives::{Calls, What},
+    nccl,
+    prelude::*,
+    report::{Measured, Nccl},
+    stopwatch::LIMIT,
+    watchdog::within,
+};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -58,6 +65,8 @@ pub(crate) struct Options {
     ranks: u8,
     #[command(flatten)]
     measuring: Measuring,
+    #[command(flatten)]
+    compare: nccl::Compare,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -94,6 +103,7 @@ struct Shape {
 
 pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
+    let library = options.compare.open(on_sim)?;
     let default: &[u32] = if on_sim { &[1, 8] } else { &[1, 8, 32, 128, 1024, 4096] };
     let tokens = if options.tokens.is_empty() { default } else { &options.tokens };
     let pair = options.measuring.join(options.ranks.into(), joining)?;
@@ -103,10 +113,11 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
         experts: options.experts.unwrap_or(if on_sim { 16 } else { 256 }) as usize,
         top_k: options.top_k as usize,
     };
+    let nccl = library.as_ref().map(|library| nccl::Comm::join(library, &pair, LIMIT)).transpose()?;
     let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
     table.begin(pair.machine(Transport::CUDA_IPC), tokens.len() * options.layouts.len())?;
     for count in tokens {
-        let bench = Bench::new(options, shape, &pair, &collectives, *count as usize)?;
+        let bench = Bench::new(options, shape, &pair, (&collectives, nccl.as_ref()), *count as usize)?;
         for layout in &options.layouts {
             bench.rows(table, *layout)?.into_iter().try_for_each(|row| table.push(row))?;
         }
@@ -124,6 +135,10 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
         if options.eager { "rounds" } else { "graphs" },
         options.calls
     ));
+    if let Some(nccl) = &nccl {
+        table.note(nccl.note());
+        table.note("NCCL makes the same all_gathers in a group, and the reduce_scatter, in plain memory");
+    }
     pair.ranks.meet()
 }
 
@@ -134,6 +149,7 @@ struct Bench<'a> {
     shape: Shape,
     pair: &'a Pair,
     collectives: &'a Collectives,
+    nccl: Option<&'a nccl::Comm<'a>>,
     experts: Experts,
     tokens: Tokens,
     rows: DeviceBuffer,
@@ -150,7 +166,7 @@ impl<'a> Bench<'a> {
         options: &'a Options,
         shape: Shape,
         pair: &'a Pair,
-        collectives: &'a Collectives,
+        (collectives, nccl): (&'a Collectives, Option<&'a nccl::Comm<'a>>),
         tokens: usize,
     ) -> Result<Self> {
         let (gpu, Shape { ranks, hidden, experts: n_experts, top_k }) = (&pair.gpu, shape);
@@ -188,6 +204,7 @@ impl<'a> Bench<'a> {
             shape,
             pair,
             collectives,
+            nccl,
             rows: allocate(2 * tokens * hidden)?,
             ids,
             weights,
@@ -201,10 +218,10 @@ impl<'a> Bench<'a> {
 
     fn rows(&self, table: &mut Table, layout: AskedLayout) -> Result<[Row; 2]> {
         let Self { options, shape, pair, tokens, .. } = self;
-        let limit = crate::stopwatch::LIMIT;
-        let stopwatch = Stopwatch::of_others(pair, limit, |reason| {
+        let stopwatch = Stopwatch::of_others(pair, LIMIT, |reason| {
             Abort::abort(&self.experts, reason);
             self.collectives.abort(reason);
+            self.nccl.into_iter().for_each(nccl::Comm::abort);
         })?;
         let stream = stopwatch.stream();
         let routed = self.dispatch(layout.layout(), stream)?;
@@ -220,10 +237,13 @@ impl<'a> Bench<'a> {
             last.replace(Some(routed));
             Ok(())
         };
-        let calls: [Call<'_>; 4] =
-            [&both, &|stream| self.combine(&routed, stream), &|stream| gathered.gather(stream), &|stream| {
-                gathered.scatter(stream)
-            }];
+        let (gathers, scatter) = (gathered.gathers(), [gathered.scatters()]);
+        let calls: [Call<'_>; 4] = [
+            &both,
+            &|stream| self.combine(&routed, stream),
+            &|stream| gathered.put(&gathers, stream),
+            &|stream| gathered.put(&scatter, stream),
+        ];
         let measuring = &options.measuring;
         let [down, up] = tokens.bytes(pair, options.exact)?;
         let rounds = measuring.rounds(pair, down).next_multiple_of(options.calls);
@@ -237,8 +257,17 @@ impl<'a> Bench<'a> {
             // SAFETY: what the calls use is dropped behind the stopwatch, or kept by them, and the stopwatch waits for them.
             unsafe { Launches::capture(stream, replays, of_a_graph, launch) }
         });
-        let [both, combine, gather, scatter] = launches;
-        let launches = [both?, combine?, gather?, scatter?];
+        let mut launches = launches.into_iter().collect::<Result<Vec<_>>>()?;
+        if let Some(nccl) = self.nccl {
+            let calls = Calls { rounds, of_a_graph };
+            // SAFETY: `gathered` has the memory, and is dropped behind the launches.
+            unsafe {
+                let gathers = nccl.group(What::AllGather, &gathers)?;
+                launches.push(nccl.capture("NCCL's all_gathers", calls, &stopwatch, gathers)?);
+                let scatter = nccl.call(What::ReduceScatter, scatter[0])?;
+                launches.push(nccl.capture("NCCL's reduce_scatter", calls, &stopwatch, scatter)?);
+            }
+        }
         let format = if options.bf16 { "bf16" } else { "e4m3" };
         let blocks = options.blocks.map_or(String::new(), |blocks| format!(", {blocks} blocks"));
         let name = crate::call::name_of(&layout);
@@ -251,6 +280,7 @@ impl<'a> Bench<'a> {
             );
             Row::new("experts", variant, (bytes, SizeOf::Bytes), rounds)
         };
+        let is_simulated = pair.gpu.platform() == Platform::Sim;
         let dispatches = row("dispatch", format, down);
         let combines = row("combine", if options.exact { "exact" } else { "bf16" }, up);
         let contender = |n: usize, row: &Row| {
@@ -262,7 +292,17 @@ impl<'a> Bench<'a> {
                     self.came.iter().try_for_each(|came| came.fill(0, came.len(), 0xa5))?;
                 }
                 self.sums.fill(0, self.sums.len(), 0)?;
-                let us = stopwatch.time(launches.count(), |stream, range| launches.submit(stream, range))?;
+                let count = launches.count();
+                let us = match (n >= 4, is_simulated) {
+                    (false, _) => stopwatch.time(count, |stream, range| launches.submit(stream, range))?,
+                    (true, false) => within(2 * LIMIT, "a time of NCCL", || {
+                        stopwatch.time(count, |stream, range| launches.submit(stream, range))
+                    })?,
+                    // On simulated devices, a call of a stand-in for NCCL is complete when it returns.
+                    (true, true) => within(2 * LIMIT, "a time of NCCL", || {
+                        stopwatch.time_of_waits(|stream| launches.submit(stream, 0..count))
+                    })?,
+                };
                 let right = match n {
                     0 => self.rows_are_right(layout, last.borrow().as_ref(), stopwatch.stream(), time)?,
                     _ => true,
@@ -274,17 +314,23 @@ impl<'a> Bench<'a> {
             };
             Contender::new(row.clone(), Box::new(once))
         };
-        let contenders = [&dispatches, &combines, &dispatches, &combines].into_iter().enumerate();
-        let contenders = contenders.map(|(n, row)| contender(n, row)).collect();
+        let rows = [&dispatches, &combines].into_iter().cycle().take(launches.len()).enumerate();
+        let contenders = rows.map(|(n, row)| contender(n, row)).collect();
         let measured = table.measure_in_turns(measuring.repeats, Some(&pair.ranks), contenders)?;
-        let [(both, times), (combine, combines), (gather, _), (scatter, _)] = &measured[..] else {
-            return Err("four contenders have four rows".into());
+        let [(both, times), (combine, combines), (gather, _), (scatter, _), nccl @ ..] = &measured[..] else {
+            return Err("each contender has a row".into());
         };
         let times: Vec<f64> = times.iter().zip(combines).map(|(both, combine)| both - combine).collect();
         let are_right = both.times.is_some() && combine.times.is_some();
         let dispatch = both.clone().with(Times::of(times).filter(|_| are_right), Some(1.0));
-        Ok([(dispatch, gather), (combine.clone(), scatter)]
-            .map(|(row, other)| Row { baseline: other.times.map(|times| times.median), ..row }))
+        let of_nccl = |n: usize| nccl.get(n).map(|(row, _)| Some(Measured { times: row.times }));
+        Ok([(dispatch, gather, of_nccl(0)), (combine.clone(), scatter, of_nccl(1))].map(
+            |(row, other, plain)| Row {
+                baseline: other.times.map(|times| times.median),
+                nccl: plain.map(|plain| Nccl { plain, windows: None }),
+                ..row
+            },
+        ))
     }
 
     fn dispatch(&self, layout: Layout, stream: &Stream) -> Result<Routed> {

@@ -52,7 +52,7 @@ const MEMORIES: &[&str] = &["memory-put", "memory-get", "memory-put-packets"];
 const HOPS: &[&str] = &["ll8-pingpong", "ll16-pingpong", "signal-pingpong"];
 const COLLECTIVES: &[&str] =
     &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "tune", "all-reduce-rmsnorm"];
-const COMPARED: &[&str] = &["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
+const COMPARED: &[&str] = &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "experts"];
 const BESIDE: &[&str] = &["ethernet-bw", "ib-bw", "ib-lat", "launches", "experts"];
 /// The workloads whose size is no message's.
 const OTHER_SIZES: &[&str] = &["signal-pingpong", "fifo", "launches", "proxy-idle", "bootstrap"];

@@ -37,7 +37,8 @@ impl<'a> Gathered<'a> {
         })
     }
 
-    pub(super) fn gather(&self, stream: &Stream) -> Result<()> {
+    /// The all_gathers.
+    pub(super) fn gathers(&self) -> Vec<Request<'static>> {
         let request = |(given, all): (&DeviceSlice<u8>, &DeviceSlice<u8>)| Request {
             kind: Kind::AllGather,
             data_type: DataType::U8,
@@ -45,13 +46,24 @@ impl<'a> Gathered<'a> {
             send: given.ptr(),
             recv: all.ptr(),
         };
-        let requests: Vec<_> = self.given.iter().zip(&self.all).map(request).collect();
-        // SAFETY: the memory is kept as long as the graph.
-        unsafe { self.bench.collectives.enqueue(&requests, stream)? };
-        Ok(())
+        self.given.iter().zip(&self.all).map(request).collect()
     }
 
-    pub(super) fn scatter(&self, stream: &Stream) -> Result<()> {
-        Ok(self.bench.collectives.reduce_scatter(&self.made, &self.sums, ReduceOp::Sum, stream)?)
+    /// The reduce_scatter.
+    pub(super) fn scatters(&self) -> Request<'static> {
+        Request {
+            kind: Kind::ReduceScatter(ReduceOp::Sum),
+            data_type: DataType::Bf16,
+            count: self.sums.len() as u64,
+            send: self.made.ptr(),
+            recv: self.sums.ptr(),
+        }
+    }
+
+    /// Makes calls by this library.
+    pub(super) fn put(&self, requests: &[Request<'static>], stream: &Stream) -> Result<()> {
+        // SAFETY: the memory is kept as long as the graph.
+        unsafe { self.bench.collectives.enqueue(requests, stream)? };
+        Ok(())
     }
 }

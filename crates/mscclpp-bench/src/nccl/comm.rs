@@ -89,25 +89,19 @@ impl<'a> Comm<'a> {
         let watched = format!("{name} ({})", what.name());
         // SAFETY: the memory outlives the side, and the code that times the calls waits for them.
         let call = Rc::new(unsafe { self.call(what, task.request(base))? });
-        let stream = stopwatch.stream();
-        let is_simulated = stream.gpu().platform() == Platform::Sim;
-        let of_a_graph = if is_simulated { 0 } else { calls.of_a_graph };
         let one = {
             let (watched, call) = (watched.clone(), Rc::clone(&call));
             move |stream: &Stream| within(limit, &watched, || call(stream))
         };
-        // The first call connects the ranks, which no capture may contain.
-        stopwatch.time_of_waits(&one)?;
+        let is_simulated = stopwatch.stream().gpu().platform() == Platform::Sim;
         // SAFETY: as above.
-        let launches = within(limit, &watched, || unsafe {
-            Launches::capture(stream, calls.rounds, of_a_graph, move |stream| call(stream))
-        })?;
+        let launches = unsafe { self.capture(&watched, calls, stopwatch, move |stream| call(stream))? };
         Ok(Side {
             name: name.to_owned(),
             memory,
             launches,
             // The calls are watched from outside of the time, which has the same limit for their work on the device.
-            limit: (of_a_graph == 0).then_some(2 * limit),
+            limit: (is_simulated || calls.of_a_graph == 0).then_some(2 * limit),
             // On simulated devices a call is complete when it returns.
             are_queued: !is_simulated,
             call: Box::new(one),
@@ -115,12 +109,58 @@ impl<'a> Comm<'a> {
         })
     }
 
+    /// Returns the launches of calls: graphs, if `calls` says so and the device is not simulated. `watched` names the call in the
+    /// error of one that does not return.
+    ///
+    /// # Safety
+    /// The memory that the calls use must be kept until who submits the launches has waited for them.
+    pub(crate) unsafe fn capture<'s>(
+        &'s self,
+        watched: &str,
+        calls: Calls,
+        stopwatch: &Stopwatch<'_>,
+        call: impl Fn(&Stream) -> Result<()> + 's,
+    ) -> Result<Launches<'s>> {
+        let stream = stopwatch.stream();
+        let of_a_graph = if stream.gpu().platform() == Platform::Sim { 0 } else { calls.of_a_graph };
+        // The first call connects the ranks, which no capture may contain.
+        stopwatch.time_of_waits(|stream| within(self.limit, watched, || call(stream)))?;
+        // SAFETY: the caller's promise.
+        within(self.limit, watched, || unsafe { Launches::capture(stream, calls.rounds, of_a_graph, call) })
+    }
+
+    /// Returns a function that enqueues collectives of one kind as a group.
+    ///
+    /// # Safety
+    /// The same as [`Self::call`].
+    pub(crate) unsafe fn group(&self, what: What, requests: &[Request<'static>]) -> Result<Submit<'_>> {
+        // SAFETY: the caller's promise.
+        let calls = requests.iter().map(|request| unsafe { self.call(what, *request) });
+        let calls = calls.collect::<Result<Vec<_>>>()?;
+        self.in_group(Box::new(move |stream| calls.iter().try_for_each(|call| call(stream))))
+    }
+
+    /// Returns a function that makes calls as a group.
+    fn in_group<'s>(&'s self, calls: Submit<'s>) -> Result<Submit<'s>> {
+        let library = self.library;
+        // SAFETY: the types are those of the header.
+        let (start, end): (Group, Group) =
+            unsafe { (library.function(c"ncclGroupStart")?, library.function(c"ncclGroupEnd")?) };
+        Ok(Box::new(move |stream| {
+            // SAFETY: this thread begins and ends the group.
+            library.check(c"ncclGroupStart", unsafe { start() })?;
+            calls(stream)?;
+            // SAFETY: as above.
+            library.check(c"ncclGroupEnd", unsafe { end() })
+        }))
+    }
+
     /// Returns a function that enqueues a collective on a stream.
     ///
     /// # Safety
     /// The same as for the library's [`enqueue`](mscclpp_collectives::Collectives::enqueue): the memory must live until all calls
     /// are complete.
-    unsafe fn call(&self, what: What, request: Request<'static>) -> Result<Submit<'_>> {
+    pub(crate) unsafe fn call(&self, what: What, request: Request<'static>) -> Result<Submit<'_>> {
         let library = self.library;
         let (send, recv) = (pointer(request.send).cast_const(), pointer(request.recv));
         // The library's types of numbers have NCCL's values.
@@ -161,16 +201,12 @@ impl<'a> Comm<'a> {
         let (library, ranks) = (self.library, self.ranks);
         let (count, data_type) = (request.count as usize, request.data_type as c_int);
         let part = request.count * request.data_type.size();
-        // SAFETY: the types are those of the header. This thread begins and ends the group; the caller promises the same as for
-        // `call`.
+        // SAFETY: the types are those of the header; the caller promises the same as for `call`.
         unsafe {
-            let (start, end): (Group, Group) =
-                (library.function(c"ncclGroupStart")?, library.function(c"ncclGroupEnd")?);
             let send: Message<*const c_void> = library.function(c"ncclSend")?;
             let recv: Message<*mut c_void> = library.function(c"ncclRecv")?;
-            Ok(Box::new(move |stream| {
+            self.in_group(Box::new(move |stream| {
                 let (comm, stream) = (self.raw()?, stream.raw());
-                library.check(c"ncclGroupStart", start())?;
                 for peer in 0..ranks {
                     let [from, to] =
                         [request.send, request.recv].map(|base| pointer(base.add(part * peer as u64)));
@@ -179,7 +215,7 @@ impl<'a> Comm<'a> {
                     library.check(c"ncclSend", sent)?;
                     library.check(c"ncclRecv", recv(to, count, data_type, peer, comm, stream))?;
                 }
-                library.check(c"ncclGroupEnd", end())
+                Ok(())
             }))
         }
     }

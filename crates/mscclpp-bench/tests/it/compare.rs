@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("compare::every_row_stands_beside_nccl", rows),
         trial("compare::numbers_of_every_type_in_place", types_in_place),
         trial("compare::one_rank_is_a_smoke_test", one_rank),
+        trial("compare::experts_stand_beside_nccl", experts),
         trial("compare::an_old_nccl_has_no_windows", old),
         trial("compare::multicast_is_off_unless_asked_for", multicast),
         trial("compare::wrong_results_of_nccl_are_seen", wrong),
@@ -182,6 +183,23 @@ fn one_rank() -> Result<(), Failed> {
         assert!(run.rows().iter().all(|row| row["check"] == "ok"), "{workload}");
         assert_eq!(devices.and_then(|it| it.as_array().map(Vec::len)), Some(1));
         assert_eq!(run.log.matches("init 0 of 1, ").count(), 1, "{}", run.log);
+    }
+    Ok(())
+}
+
+fn experts() -> Result<(), Failed> {
+    let sizes = ["--tokens", "1,5", "--calls", "2", "--iters", "4", "--repeats", "2"];
+    for mode in [&[][..], &["--eager"], &["--bf16", "--layouts", "token"]] {
+        let run = run("new.so", "", &[&["experts"], &sizes[..], mode].concat())?;
+        let rows = run.rows();
+        // A dispatch and a combine for each number of tokens.
+        assert_eq!(rows.len(), 4, "{rows:?}");
+        for row in &rows {
+            assert_eq!(row["check"], "ok", "{row}");
+            assert!(median(&row["nccl"]["plain"]) > Some(0.0) && row["nccl"]["windows"].is_null(), "{row}");
+        }
+        assert!(run.notes().contains("version 2.28.9 of "), "{}", run.notes());
+        assert_eq!(run.log.matches("destroy with 0 windows").count(), 2, "{}", run.log);
     }
     Ok(())
 }

@@ -120,6 +120,7 @@ enum Command {
     /// Measures an all_reduce of f16 with residual and RMSNorm: all in one launch, in two launches, and the all_reduce alone.
     AllReduceRmsnorm(BetweenRanks<rms_norm::Options>),
     /// Measures dispatch and combine of a mixture-of-experts layer, beside the collectives that do the same work.
+    #[command(visible_alias = "ep")]
     Experts(BetweenRanks<experts::Options>),
     /// Measures how a job forms, with threads as ranks: initialise, all_gather of 256 bytes, barrier.
     Bootstrap(Alone<bootstrap::Options>),

@@ -11,6 +11,13 @@
 namespace mscclpp {
 namespace detail {
 
+// A function that is not inlined for GPUs of AMD: blocks of 1024 threads have too few registers there.
+#if defined(MSCCLPP_DEVICE_HIP)
+#define MSCCLPP_EP_APART_ON_AMD MSCCLPP_DEVICE_NOINLINE
+#else
+#define MSCCLPP_EP_APART_ON_AMD MSCCLPP_DEVICE_INLINE
+#endif
+
 // The sums as they are. Kernels of programs have their own struct in place of this one, see ep_device.hpp.
 struct EpSumsAsTheyAre {
   template <uint32_t Count>
@@ -194,7 +201,7 @@ struct EpCombiner : EpTermSums<Type> {
   // X7. Sends many rows as they are to the one other rank. Multiprocessors do not all send at the same speed, so warps have no
   // equal shares: a warp takes the next part of a row when it has sent one, and waits for no other warp. The last warp of the
   // block that has begun a later phase signals those before.
-  MSCCLPP_DEVICE_INLINE void sendDynamically(uint32_t senders) const {
+  MSCCLPP_EP_APART_ON_AMD void sendDynamically(uint32_t senders) const {
     const uint32_t other = 1 - ep.rank, rows = heads.rows[other], tokens = heads.tokens[other], partsOfRow = parts();
     uint32_t next = b.lane == 0 ? b.takeNumber(EpNextPart) : 0, phase = 0;
 #pragma unroll 1

@@ -20,12 +20,12 @@ extern "C" __global__ void ep_lose(const MSCCLPP_GRID_CONSTANT EpHandle ep, uint
 
 // Frees the rows of a dispatch without a combine. One block.
 extern "C" __global__ void ep_release(const MSCCLPP_GRID_CONSTANT EpHandle ep, const uint8_t* tables, uint32_t microBatch) {
-  detail::EpCombiner<ReduceF32, false>::freeDispatch(detail::EpBlock(ep, microBatch, EpDispatching), tables);
+  detail::EpBlock(ep, microBatch, EpDispatching).freeDispatch(tables);
 }
 
 // Checks that the rows of a dispatch are still there. One thread.
 extern "C" __global__ void ep_check_received(const MSCCLPP_GRID_CONSTANT EpHandle ep, const uint8_t* tables, uint32_t microBatch) {
-  detail::EpCombiner<ReduceF32, false>::checkReceived(detail::EpBlock(ep, microBatch, EpDispatching), tables);
+  detail::EpBlock(ep, microBatch, EpDispatching).checkReceived(tables);
 }
 
 // Stores the rows of each local expert, and of each rank, in memory of the host. One block.

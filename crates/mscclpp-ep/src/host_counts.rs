@@ -40,12 +40,12 @@ impl Routed {
     /// Has the counts of the dispatch stored into memory of the host, behind the work in the stream. Does not block, and may be
     /// captured. A program that needs the counts on the host waits for an event behind this call, and not for later work.
     ///
-    /// ```no_run
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (experts, dispatch, stream): (mscclpp_ep::Experts, mscclpp_ep::Dispatch, mscclpp::Stream) = todo!();
-    /// let routed = experts.dispatch(&dispatch, &stream)?;
-    /// let counts = routed.counts_to_host(&stream)?;
-    /// experts.synchronize(&stream)?;
+    /// ```
+    /// # use {mscclpp::Stream, mscclpp_ep::{Dispatch, Experts, Result}};
+    /// # fn count(experts: &Experts, dispatch: &Dispatch, stream: &Stream) -> Result<()> {
+    /// let routed = experts.dispatch(dispatch, stream)?;
+    /// let counts = routed.counts_to_host(stream)?;
+    /// experts.synchronize(stream)?;
     /// println!("{:?} rows came for this rank's experts", counts.rows_of_experts());
     /// # Ok(())
     /// # }

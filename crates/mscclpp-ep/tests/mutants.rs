@@ -125,6 +125,7 @@ fn flat() -> String {
         "ep_choices_device.hpp",
         "ep_packets_device.hpp",
         "ep_terms_device.hpp",
+        "ep_combine_send_device.hpp",
         "ep_combine_device.hpp",
         "ep_dispatch_block_device.hpp",
         "ep_quantise_device.hpp",

@@ -28,14 +28,8 @@ pub(crate) struct PyExperts {
 
 pub(crate) struct Made {
     experts: Experts,
-    gpu: Gpu,
+    pub(crate) gpu: Gpu,
     copies: Arc<KeptCopies>,
-}
-
-impl Made {
-    pub(crate) fn gpu(&self) -> &Gpu {
-        &self.gpu
-    }
 }
 
 closable!(PyExperts, inner);

@@ -80,7 +80,7 @@ impl PyRouted {
     #[pyo3(signature = (stream: "int"))]
     fn counts_to_host(&self, py: Python<'_>, stream: usize) -> PyResult<PyHostCounts> {
         let held = self.inner.get()?;
-        let counts = py.detach(|| held.0.counts_to_host(&device::stream(held.1.gpu(), stream)?));
+        let counts = py.detach(|| held.0.counts_to_host(&device::stream(&held.1.gpu, stream)?));
         counts.map(PyHostCounts).map_err(raised)
     }
 
@@ -88,7 +88,7 @@ impl PyRouted {
     #[pyo3(signature = (stream: "int"))]
     fn check_received(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let held = self.inner.get()?;
-        py.detach(|| held.0.check_received(&device::stream(held.1.gpu(), stream)?)).map_err(raised)
+        py.detach(|| held.0.check_received(&device::stream(&held.1.gpu, stream)?)).map_err(raised)
     }
 
     /// How many rows came from each rank.

@@ -292,6 +292,21 @@ struct EpBlock {
     }
   }
 
+  // X3. Frees the rows of a dispatch in the layout EpLayoutRank, if no other has begun since. All threads of one block call it.
+  MSCCLPP_DEVICE_INLINE void freeDispatch(const uint8_t* tables) const {
+    const EpCounts* const counts = reinterpret_cast<const EpCounts*>(tables);
+    const uint64_t ofTables = load8(&counts->epoch);
+    if (load4(&counts->layout) == EpLayoutRank && ofTables == load8(epochs(EpDispatching))) free(EpDispatching, ofTables);
+  }
+  // Says so if the rows of a dispatch in the layout EpLayoutRank were freed, or if another dispatch has come since. One thread.
+  MSCCLPP_DEVICE_INLINE void checkReceived(const uint8_t* tables) const {
+    const uint64_t ofTables = load8(&reinterpret_cast<const EpCounts*>(tables)->epoch);
+    // This rank frees its own rows in its own scratch, too. Rows that are made of packets are not freed.
+    const uint64_t* const freed = line(ep.rank, ep.rank, EpFreed, EpDispatching);
+    const bool areFreed = ep.otherBytes == 0 && detail::load<MemoryOrder::Relaxed, MemoryScope::System>(freed) >= ofTables;
+    if (areFreed || ofTables != load8(epochs(EpDispatching))) report(EpRowsGone, microBatch + 1);
+  }
+
   // Counts the call, if the launch does its last half, or says that it gave up. All threads call it last.
   MSCCLPP_DEVICE_INLINE void end(uint32_t halves, bool failed) const {
     givesUp(failed);

@@ -4,19 +4,12 @@
 #ifndef MSCCLPP_EP_COMBINE_DEVICE_HPP_
 #define MSCCLPP_EP_COMBINE_DEVICE_HPP_
 
-#include "mscclpp/ep_terms_device.hpp"
+#include "mscclpp/ep_combine_send_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
 namespace mscclpp {
 namespace detail {
-
-// A function that is not inlined for GPUs of AMD: blocks of 1024 threads have too few registers there.
-#if defined(MSCCLPP_DEVICE_HIP)
-#define MSCCLPP_EP_APART_ON_AMD MSCCLPP_DEVICE_NOINLINE
-#else
-#define MSCCLPP_EP_APART_ON_AMD MSCCLPP_DEVICE_INLINE
-#endif
 
 // The sums as they are. Kernels of programs have their own struct in place of this one, see ep_device.hpp.
 struct EpSumsAsTheyAre {
@@ -26,34 +19,37 @@ struct EpSumsAsTheyAre {
 
 // A combine, as one block does it.
 template <uint32_t Type, bool ByPackets, class Sums = EpSumsAsTheyAre, class Call = EpCombine>
-struct EpCombiner : EpTermSums<Type> {
-  using Base = EpTermSums<Type>;
-  using typename Base::UnitSums;
-  using Base::addTerm;
-  using Base::addTo;
-  using Base::b;
-  using Base::Count;
-  using Base::ep;
-  using Base::narrowed;
-  using Base::terms;
-  using Base::units;
-  using Base::vectorAt;
+struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
+  using Sender = EpCombineSender<Type, ByPackets, Call>;
+  using typename Sender::UnitSums;
+  using Sender::addTerm;
+  using Sender::addTo;
+  using Sender::b;
+  using Sender::call;
+  using Sender::choiceRow;
+  using Sender::Count;
+  using Sender::ep;
+  using Sender::heads;
+  using Sender::isMany;
+  using Sender::narrowed;
+  using Sender::numberOf;
+  using Sender::onlyRow;
+  using Sender::packets;
+  using Sender::partRow;
+  using Sender::rowOf;
+  using Sender::rowsBefore;
+  using Sender::send;
+  using Sender::sendersOf;
+  using Sender::sendWeights;
+  using Sender::tables;
+  using Sender::units;
+  using Sender::vectorAt;
 
-  const Call& call;
-  // For each rank, how many rows go back to it, and how many tokens it has.
-  EpHeads& heads;
-  const Ll16Packets packets;
-  const EpCounts* const tables;
   const Sums finished;
 
   MSCCLPP_DEVICE_INLINE EpCombiner(const EpHandle& ep, const Call& call, EpTerms& terms, EpHeads& heads,
                                    const Sums& finished = Sums())
-      : Base(ep, call.microBatch, terms),
-        call(call),
-        heads(heads),
-        packets(b.epoch),
-        tables(reinterpret_cast<const EpCounts*>(call.tables)),
-        finished(finished) {}
+      : Sender(ep, call, terms, heads), finished(finished) {}
 
   // Does the combine, or one of its EpHalves.
   MSCCLPP_DEVICE_INLINE void run(uint32_t halves) {
@@ -92,284 +88,12 @@ struct EpCombiner : EpTermSums<Type> {
         // X2, X3. All blocks have read what came, and what the experts made of the rows of dispatch.
         if (!failed && b.isLast()) {
           b.free(EpCombining, b.epoch);
-          freeDispatch(b, call.tables);
+          b.freeDispatch(call.tables);
         }
       }
     }
     b.end(halves, failed);
   }
-
-  // X3. Frees the rows of a dispatch in the layout EpLayoutRank, if no other has begun since. All threads of one block call it.
-  MSCCLPP_DEVICE_INLINE static void freeDispatch(const EpBlock& b, const uint8_t* tables) {
-    const EpCounts* const counts = reinterpret_cast<const EpCounts*>(tables);
-    const uint64_t epoch = load8(&counts->epoch);
-    if (load4(&counts->layout) == EpLayoutRank && epoch == load8(b.epochs(EpDispatching))) b.free(EpDispatching, epoch);
-  }
-
-  // Says so if the rows of a dispatch in the layout EpLayoutRank were freed, or if another dispatch has come since. One thread.
-  MSCCLPP_DEVICE_INLINE static void checkReceived(const EpBlock& b, const uint8_t* tables) {
-    const uint64_t epoch = load8(&reinterpret_cast<const EpCounts*>(tables)->epoch);
-    // This rank frees its own rows in its own scratch, too. Rows that are made of packets are not freed.
-    const uint64_t* const freed = b.line(b.ep.rank, b.ep.rank, EpFreed, EpDispatching);
-    const bool areFreed = b.ep.otherBytes == 0 && detail::load<MemoryOrder::Relaxed, MemoryScope::System>(freed) >= epoch;
-    if (areFreed || epoch != load8(b.epochs(EpDispatching))) b.report(EpRowsGone, b.microBatch + 1);
-  }
-
-  MSCCLPP_DEVICE_INLINE static bool isMany(uint32_t tokens) { return !ByPackets && tokens >= EpManyTokens; }
-  // Whether the `rows` that a rank sends to another are so many that warps may share a counter of them: X7. Both ranks know it.
-  MSCCLPP_DEVICE_INLINE bool areShared(uint32_t rows) const {
-    return !ByPackets && ep.ranks == 2 && ep.maxBlocks * 5 / 16 >= EpDynamicSenders && rows >= EpDynamicRows;
-  }
-  // Whether this rank's warps do.
-  MSCCLPP_DEVICE_INLINE bool isDynamic() const {
-    return call.oneRow != 0 && ep.ranks == 2 && areShared(heads.rows[1 - ep.rank]);
-  }
-  // Returns how many of the blocks send while the others sum.
-  MSCCLPP_DEVICE_INLINE uint32_t sendersOf(uint32_t blocks) const {
-    if (call.oneRow == 0 || ep.ranks != 2) return blocks / 2;
-    const uint32_t fewest = blocks * 5 / 32;
-    return fewest >= EpDynamicSenders && isDynamic() ? fewest : blocks * 5 / 16;
-  }
-  // Returns the number of the first row of a phase among `rows`, which are a rank's for one of so many tokens; it may be behind
-  // the last row. The first phase is the largest. If warps may share a counter, the last phases are small, since what comes in
-  // the last one is summed when nothing is sent any more. Byte i of the constant has the 32nd parts before phase i.
-  MSCCLPP_DEVICE_INLINE uint32_t rowsBefore(uint32_t phase, uint32_t rows, uint32_t tokens) const {
-    if (!isMany(tokens)) return phase * rows;
-    if (phase == EpPhases || !areShared(rows)) return phase * ((rows + EpPhases - 1) / EpPhases);
-    return (rows + 31) / 32 * (static_cast<uint32_t>(0x1e1c1a16120c0600ull >> (phase * 8)) & 0xff);
-  }
-
-  MSCCLPP_DEVICE_INLINE uint8_t* receivedRow(uint32_t rank, uint32_t n) const {
-    return call.tables + ep.tableReceived +
-           (static_cast<uint64_t>(rank) * ep.capacity + n) * ep.segmentStride[ep.parts];
-  }
-  MSCCLPP_DEVICE_INLINE int32_t rowOf(uint32_t token, uint32_t rank) const {
-    return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + rank);
-  }
-
-  // The parts of a row.
-  MSCCLPP_DEVICE_INLINE uint32_t parts() const { return (ep.resultBytes + EpPartBytes - 1) / EpPartBytes; }
-
-  // ---- the experts' rank
-
-  // Sends the rows that go back, as one of `senders` blocks. All threads of the block call it. Returns false if a wait was given
-  // up.
-  MSCCLPP_DEVICE_INLINE bool send(uint32_t senders, uint32_t phases) const {
-    const uint32_t warps = b.warpsOfBlock() * senders, warp = b.warpOfBlock() * senders + b.number;
-    const bool sums = call.exact == 0 && call.oneRow == 0;
-    // The most rows of a rank in a phase.
-    uint32_t rows = 0;
-    bool failed = false;
-    for (uint32_t r = 0; r < ep.ranks; ++r) {
-      const uint32_t some = rowsBefore(1, heads.rows[r], heads.tokens[r]);
-      if (some > rows) rows = some;
-    }
-    if constexpr (!ByPackets) {
-      if (phases != 1 && isDynamic()) {
-        sendDynamically(senders);
-        return true;
-      }
-    }
-    // Rows that are sent as they are need no set-up, so their parts are shared out; others so only if there are few.
-    // This rank's own rows stay where they are then.
-    const uint32_t owners = call.oneRow != 0 ? ep.ranks - 1 : ep.ranks;
-    const uint32_t most = sums ? units() : parts(), subs = call.oneRow != 0 ? most : subsOf(rows * owners, warps, most);
-    const uint32_t r = b.lane < ep.ranks ? b.lane : 0;
-    for (uint32_t phase = 0; phase < phases; ++phase) {
-      // Thread r knows which rows of rank r are sent in the phase.
-      const uint32_t first = rowsBefore(phase, heads.rows[r], heads.tokens[r]);
-      const uint32_t next = rowsBefore(phase + 1, heads.rows[r], heads.tokens[r]);
-      const uint32_t end = next < heads.rows[r] ? next : heads.rows[r];
-      // The ranks get rows by turns, so that all links are busy; each rank begins behind itself. The first packets of all rows go
-      // before the second ones: a warp at the token's rank takes those of its token one after the other.
-      const uint32_t all = rows * owners;
-      for (uint32_t u = warp; u < all * subs && !failed; u += warps) {
-        const uint32_t sub = ByPackets ? u / all : u % subs, turn = ByPackets ? u - sub * all : u / subs;
-        const uint32_t n = turn / owners, behind = turn - n * owners + 1 + ep.rank;
-        const uint32_t owner = behind < ep.ranks ? behind : behind - ep.ranks, row = warpShuffle(first, owner) + n;
-        if (row < warpShuffle(end, owner)) failed = !sendRow(owner, row, sub, subs);
-      }
-      if constexpr (!ByPackets) {
-        if (blockAny(failed)) return false;
-        b.signal(b.block, senders, phase);
-      }
-    }
-    if constexpr (!ByPackets) b.skip(b.block, senders, phases, EpPhases);
-    return !failed;
-  }
-
-  // X7. Sends many rows as they are to the one other rank. Multiprocessors do not all send at the same speed, so warps have no
-  // equal shares: a warp takes the next part of a row when it has sent one, and waits for no other warp. The last warp of the
-  // block that has begun a later phase signals those before.
-  MSCCLPP_EP_APART_ON_AMD void sendDynamically(uint32_t senders) const {
-    const uint32_t other = 1 - ep.rank, rows = heads.rows[other], tokens = heads.tokens[other], partsOfRow = parts();
-    uint32_t next = b.lane == 0 ? b.takeNumber(EpNextPart) : 0, phase = 0;
-#pragma unroll 1
-    while (true) {
-      const uint32_t part = warpShuffle(next, 0), row = part / partsOfRow;
-      for (; phase < EpPhases && row >= rowsBefore(phase + 1, rows, tokens); ++phase) {
-        if (isLastOfPhase(phase)) b.tellArrived(b.lane, b.block, senders, phase);
-      }
-      if (phase == EpPhases) return;
-      // The next number is on its way while the warp sends.
-      if (b.lane == 0) next = b.takeNumber(EpNextPart);
-      // The last phases may have fewer rows.
-      if (row < rows) sendOnlyRow(other, row, part - row * partsOfRow, partsOfRow);
-    }
-  }
-  // Returns whether all other warps of the block have sent what they send in a phase, too. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE bool isLastOfPhase(uint32_t phase) const {
-    uint32_t before = 0;
-    warpSync();
-    if (b.lane == 0) {
-      before = detail::fetchAdd<MemoryOrder::AcquireRelease, MemoryScope::Block, MemorySpace::Any>(heads.sent + phase, 1u);
-    }
-    // Any thread may be the one that signals.
-    warpSync();
-    return warpShuffle(before, 0) + 1 == b.warpsOfBlock();
-  }
-
-  // Word i has the weights of choices 2 i and 2 i + 1. They go to the experts' ranks, or with EpCombine::rowWeights back.
-  MSCCLPP_DEVICE_INLINE uint8_t* weightPacket(uint32_t at, uint32_t owner, uint32_t row, uint32_t i) const {
-    const uint64_t packet = (static_cast<uint64_t>(owner) * ep.capacity + row) * ((ep.topK + 1) / 2) + i;
-    return b.placeOfCall(at, ep.weightPackets + packet * 16);
-  }
-  MSCCLPP_DEVICE_INLINE void sendWeights() const {
-    const uint32_t each = (ep.topK + 1) / 2;
-    for (uint32_t token = b.warp(); token < call.tokens; token += b.warps()) {
-      const uint8_t* const weights = reinterpret_cast<const uint8_t*>(call.weights + static_cast<uint64_t>(token) * ep.topK);
-      for (uint32_t r = 0; r < ep.ranks; ++r) {
-        const int32_t row = rowOf(token, r);
-        for (uint32_t i = b.lane; i < each && row >= 0; i += 32) {
-          packets.put(weightPacket(r, ep.rank, static_cast<uint32_t>(row), i), messageWord(weights, ep.topK * 4ull, i));
-        }
-      }
-    }
-  }
-
-  // Notes the terms of a row for the warp, in the order of the choices. Returns whether the weights came. All threads of a warp
-  // call it.
-  MSCCLPP_DEVICE_INLINE bool noteTerms(uint32_t owner, uint32_t row) const {
-    const uint8_t* const received = receivedRow(owner, row);
-    const bool late = call.late != 0 && call.exact == 0 && call.oneRow == 0;
-    bool failed = false;
-    uint32_t count = 0;
-    warpSync();
-#pragma unroll 1
-    for (uint32_t first = 0; first < ep.topK; first += 32) {
-      const uint32_t k = first + b.lane;
-      EpTerm term = {nullptr, 0, k};
-      bool has = false;
-      if (k < ep.topK) {
-        const bool isHere = signedWord(received, 1 + k) >= 0;
-        const int32_t place = signedWord(received, 1 + 2 * ep.topK + k);
-        uint32_t weight = load4(received + (1 + ep.topK + k) * 4ull);
-        if (late) {
-          uint64_t word = 0;
-          failed = !b.take(packets, weightPacket(ep.rank, owner, row, k / 2), word, owner) || failed;
-          weight = static_cast<uint32_t>(word >> (k % 2 * 32));
-        }
-        term.weight = bitsAs<float>(weight);
-        const uint64_t at = static_cast<uint32_t>(place);
-        if (isHere && place >= 0 && at < call.outRows) term.row = call.rows + at * ep.resultBytes;
-        // With `exact`, each choice has its row at the token's rank, zeros if there is none.
-        has = call.exact != 0 ? isHere : term.row != nullptr;
-      }
-      count = addTerm(has, term, count);
-    }
-    return !warpFailed(failed);
-  }
-  // Sends each `subs`-th part of the rows of a token to its rank, from part `sub` on. All threads of a warp call it, and get the
-  // same.
-  MSCCLPP_DEVICE_INLINE bool sendRow(uint32_t owner, uint32_t row, uint32_t sub, uint32_t subs) const {
-    uint8_t* const place = partRow(owner, ep.rank, row);
-    if (call.oneRow != 0) {
-      sendOnlyRow(owner, row, sub, subs);
-      return true;
-    }
-    if (!noteTerms(owner, row)) return false;
-    if (call.exact != 0) {
-      const uint32_t token = load4(receivedRow(owner, row));
-      // X5. The tables may not have a row of a rank that is lost.
-      if (token >= heads.tokens[owner]) return true;
-      const uint64_t choices = static_cast<uint64_t>(token) * ep.topK;
-#pragma unroll 1
-      for (uint32_t j = 0; j < terms.count; ++j) {
-        sendWhole(choiceRow(owner, choices + terms.of[j].of), terms.of[j].row, sub, subs);
-      }
-      return true;
-    }
-#pragma unroll 1
-    for (uint32_t unit = sub; unit < units(); unit += subs) {
-      UnitSums sums = {};
-      this->template addTerms<false>(sums, unit);
-      Bytes16 sent[EpVectorsOfUnit];
-#pragma unroll
-      for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) sent[v] = Bytes16{narrowed(sums[v][0]), narrowed(sums[v][1])};
-      if constexpr (ByPackets) {
-        EpRowPackets(b).put(place, ep.resultBytes, vectorAt(unit, 0), sent);
-      } else {
-#pragma unroll
-        for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) putVector(place, ep.resultBytes, vectorAt(unit, v), sent[v]);
-      }
-    }
-    return true;
-  }
-
-  // The number of the row of a token in a layout that has one for it. Rows from call.outRows on have no memory.
-  MSCCLPP_DEVICE_INLINE static uint64_t numberOf(const EpHandle& ep, const EpCombine& call, const EpHeads& heads, uint32_t owner,
-                                                 uint32_t row) {
-    if (call.layout == EpLayoutRank) return static_cast<uint64_t>(owner) * ep.capacity + row;
-    uint64_t at = row;
-    for (uint32_t r = 0; r < owner; ++r) at += heads.rows[r];
-    return at;
-  }
-  // The row of a token in a layout that has one for it, or null if there is no memory for it.
-  MSCCLPP_DEVICE_INLINE const uint8_t* onlyRow(uint32_t owner, uint32_t row) const {
-    const uint64_t at = numberOf(ep, call, heads, owner, row);
-    return at < call.outRows ? call.rows + at * ep.resultBytes : nullptr;
-  }
-
-  // The same of the one row of a token, as it is.
-  MSCCLPP_DEVICE_INLINE void sendOnlyRow(uint32_t owner, uint32_t row, uint32_t sub, uint32_t subs) const {
-    sendWhole(partRow(owner, ep.rank, row), onlyRow(owner, row), sub, subs);
-    if (call.rowWeights != nullptr && sub == 0) sendRowWeights(owner, row);
-  }
-
-  // Sends the weights of the row of a token to its rank, or zeros if there is no memory for the row. All threads of a warp call
-  // it.
-  MSCCLPP_DEVICE_INLINE void sendRowWeights(uint32_t owner, uint32_t row) const {
-    const uint64_t at = numberOf(ep, call, heads, owner, row);
-    const uint8_t* const weights = call.rowWeights + at * ep.topK * 4;
-#pragma unroll 1
-    for (uint32_t i = b.lane; i < (ep.topK + 1) / 2; i += 32) {
-      packets.put(weightPacket(owner, ep.rank, row, i), at < call.outRows ? messageWord(weights, ep.topK * 4ull, i) : 0);
-    }
-  }
-
-  // Sends parts of a row as it is, or zeros if there is none. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, uint32_t sub, uint32_t subs) const {
-#pragma unroll 1
-    for (uint32_t part = sub; part < parts(); part += subs) {
-      EpPart sent = {};
-      if (row != nullptr) sent = loadPart(row, ep.resultBytes, part, b.lane);
-      if constexpr (ByPackets) {
-        EpRowPackets(b).put(place, ep.resultBytes, part * (EpPartBytes / 16) + b.lane, sent.of);
-      } else {
-        putPart(place, ep.resultBytes, part, b.lane, sent);
-      }
-    }
-  }
-
-  // The places of what comes to a token's rank: from each rank the sums of its rows, and for each choice its row.
-  MSCCLPP_DEVICE_INLINE uint8_t* partRow(uint32_t at, uint32_t from, uint64_t row) const {
-    return b.placeOfCall(at, ep.results + (from * static_cast<uint64_t>(ep.capacity) + row) * ep.resultStride);
-  }
-  MSCCLPP_DEVICE_INLINE uint8_t* choiceRow(uint32_t at, uint64_t choice) const {
-    return b.placeOfCall(at, ep.choiceResults + choice * ep.resultStride);
-  }
-
-  // ---- the token's rank
 
   // Sums this rank's tokens. While some blocks send, the others sum the first ones; all sum the last ones.
   MSCCLPP_DEVICE_INLINE bool sum(uint32_t senders) const {

@@ -125,8 +125,8 @@ struct EpSender : EpRouting<Known> {
       if (b.thread == 0) detail::store<MemoryOrder::Release, MemoryScope::Device>(b.countsOf(b.number), 2 * b.epoch + 1);
     }
     const uint32_t parts = partsOfTensors(), each = tokensOfBlock();
-    // Of rows that are signalled by themselves, two warps share a long one if a warp has fewer than 8 tokens: then rows are
-    // complete earlier, and can be taken. Otherwise a row has one warp, since each warp waits for a fence at the end of its part.
+    // Two warps share a long row that is signalled by itself, if a warp has fewer than 8 tokens: then rows are complete earlier,
+    // and can be taken. Otherwise such a row has one warp, since each warp waits for a fence at the end of its part.
     const uint32_t warpsOfRow = parts >= EpSharedParts && 8 * b.warps() > call.tokens ? EpRowWarps : 1;
     const uint32_t subs = ByRow ? warpsOfRow : (parts + 1) / 2;
     bool failed = false;

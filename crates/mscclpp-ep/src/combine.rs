@@ -6,7 +6,7 @@ use crate::{
     Combine, Error, Experts, Layout, Memory, Receive, Result,
     handle::EpCombine,
     launch::{Direction, Launch, Special},
-    scratch::alignment_of,
+    scratch::{alignment_of, is_aligned},
 };
 
 impl Experts {
@@ -109,7 +109,9 @@ impl Experts {
         };
         let memories =
             [rows, out].into_iter().chain(weights).chain(bias).chain(given).chain(taken).chain(add_waits_to);
-        let is_usual = !*exact && row_weights.is_none() && add_waits_to.is_none();
+        let all = [call.rows, call.out, call.bias[0], call.bias[1]];
+        let are_aligned = all.iter().all(|memory| is_aligned(*memory, row));
+        let is_usual = !*exact && row_weights.is_none() && add_waits_to.is_none() && are_aligned;
         let mut launch =
             self.launch_of(Direction::Combine, routed.micro_batch, own, call, &routed.tables, memories);
         launch.special = is_usual.then_some(if one_row { Special::Rows } else { Special::Sums });

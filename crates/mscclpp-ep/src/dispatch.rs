@@ -8,7 +8,7 @@ use crate::{
     Dispatch, Error, Experts, Layout, Memory, Receive, Result, Routed,
     handle::{AS_IT_IS, E4M3, EpDispatch, PARTS, REST_MASKED, REST_ZERO},
     launch::{Direction, Launch, Special},
-    scratch::alignment_of,
+    scratch::{alignment_of, is_aligned},
 };
 
 impl Experts {
@@ -184,6 +184,7 @@ impl Experts {
         let [is_rank, is_token, is_expert] =
             [Layout::Rank, Layout::Token, Layout::Expert].map(|layout| call.layout == layout.number());
         let is_usual = handle.patience == 0
+            && call.rows.iter().zip(&self.given).all(|(row, bytes)| is_aligned(*row, *bytes))
             && [call.again, call.refused] == [0; 2]
             && call.added_waits == DevicePtr::NULL;
         if handle.quantisation == E4M3 && handle.parts == 2 {

@@ -47,9 +47,7 @@ impl Kernels {
             special.push((*of, kernel(dispatches, name)?));
         }
         special.push((Special::Rows, kernel(combines, &format!("{combine}_rows"))?));
-        if by_packets {
-            special.push((Special::Sums, kernel(combines, &format!("{combine}_sums"))?));
-        }
+        special.push((Special::Sums, kernel(combines, &format!("{combine}_sums"))?));
         Ok(Self {
             dispatch: kernel(dispatches, "dispatch")?,
             special,
@@ -70,13 +68,13 @@ pub(crate) enum Special {
     Rank,
     /// The same of many tokens between two ranks, whose warps share them: X7.
     RankShared,
-    /// An `EpQuantisedDispatch` of [`Layout::Expert`](crate::Layout::Expert), by packets.
+    /// An `EpQuantisedDispatch` of [`Layout::Expert`](crate::Layout::Expert).
     Expert,
     /// An `EpGivenDispatch` of [`Layout::Token`](crate::Layout::Token), by packets.
     Token,
     /// An `EpUsualCombine` with one row for a token.
     Rows,
-    /// The same with sums of rows, by packets.
+    /// The same with sums of rows.
     Sums,
 }
 
@@ -93,6 +91,7 @@ impl Special {
             &[
                 (Self::Rank, "dispatch_rank"),
                 (Self::RankShared, "dispatch_rank_shared"),
+                (Self::Expert, "dispatch_expert"),
                 (Self::ByRow, "dispatch_by_row"),
                 (Self::TokenByRow, "dispatch_token_by_row"),
             ]

@@ -353,3 +353,8 @@ pub(crate) const PROBLEM_BYTES: u64 = 4 * PROBLEMS;
 pub(crate) fn alignment_of(row_bytes: u64) -> u64 {
     if row_bytes.is_multiple_of(8) { 8 } else { 4 }
 }
+
+/// Whether rows of so many bytes at an address begin and end at multiples of 16 bytes.
+pub(crate) fn is_aligned(at: DevicePtr, row_bytes: u64) -> bool {
+    at.0.is_multiple_of(16) && row_bytes.is_multiple_of(16)
+}

@@ -101,7 +101,7 @@ const MUTANTS: &[Mutant] = &[
         "packets(b.epoch),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns i / topK",
         "packets(1),\n        tables(reinterpret_cast<const EpCounts*>(call.tables)) {}\n\n  // Returns i / topK"] },
     Mutant { name: "a_sum_has_no_weights", change: [
-        "const float weight = terms.of[j + u].weight;", "const float weight = 1.0f;"] },
+        "addTo(sums[v][0], weight, came[v].low);", "addTo(sums[v][0], 1.0f, came[v].low);"] },
     Mutant { name: "a_rank_without_tokens_waits_for_no_weights", change: [
         "const bool late = call.late != 0", "const bool late = call.weights != nullptr"] },
     Mutant { name: "the_rows_of_earlier_ranks_are_not_counted", change: ["counts[row.r * ep.local + local] + place", "place"] },
@@ -130,6 +130,7 @@ fn flat() -> String {
         "ep_dispatch_block_device.hpp",
         "ep_quantise_device.hpp",
         "ep_routing_device.hpp",
+        "ep_send_quantised_device.hpp",
         "ep_send_device.hpp",
         "ep_along_device.hpp",
         "ep_receive_device.hpp",

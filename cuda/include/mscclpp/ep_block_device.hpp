@@ -23,6 +23,25 @@ MSCCLPP_DEVICE_INLINE int32_t signedWord(const uint8_t* words, uint64_t i) {
   return static_cast<int32_t>(load4(words + i * 4));
 }
 
+// Loads and stores vector i of a row, whose last vector may be shorter. If `IsAligned`, the row is at a multiple of 16 bytes, and
+// so is its end.
+template <bool IsAligned>
+MSCCLPP_DEVICE_INLINE Bytes16 loadVector(const uint8_t* row, uint32_t bytes, uint32_t i) {
+  if constexpr (IsAligned) {
+    return load16(row + i * 16ull);
+  } else {
+    return vectorOf(row, bytes, i);
+  }
+}
+template <bool IsAligned>
+MSCCLPP_DEVICE_INLINE void storeVector(uint8_t* row, uint32_t bytes, uint32_t i, Bytes16 vector) {
+  if constexpr (IsAligned) {
+    store16(row + i * 16ull, vector);
+  } else {
+    storeVectorOf(row, bytes, i, vector);
+  }
+}
+
 // A thread's vectors of 16 bytes of a part of a message, 32 apart. A part has EpPartBytes, for the threads of a warp.
 struct EpPart {
   Bytes16 of[EpVectorsAtOnce];
@@ -42,8 +61,11 @@ MSCCLPP_DEVICE_NOINLINE void storePartAny(uint8_t* message, uint32_t bytes, uint
 #pragma unroll 1
   for (uint32_t u = 0; u < EpVectorsAtOnce && i * 16 < bytes; ++u, i += 32) storeVectorOf(message, bytes, i, any.of[u]);
 }
+template <bool IsAligned = false>
 MSCCLPP_DEVICE_INLINE EpPart loadPart(const uint8_t* message, uint32_t bytes, uint32_t part, uint32_t lane) {
-  if (!isAligned<16>(message) || bytes % 16 != 0) return loadPartAny(message, bytes, part, lane);
+  if constexpr (!IsAligned) {
+    if (!isAligned<16>(message) || bytes % 16 != 0) return loadPartAny(message, bytes, part, lane);
+  }
   EpPart loaded = {};
 #pragma unroll
   for (uint32_t u = 0; u < EpVectorsAtOnce; ++u) {

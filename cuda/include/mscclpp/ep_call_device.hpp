@@ -17,11 +17,10 @@ enum EpLimits : uint32_t {
   EpVectorsAtOnce = 4,
   // The bytes of a row that a warp moves at once.
   EpPartBytes = 32 * 16 * EpVectorsAtOnce,
-  // The vectors of a term that a thread sums up at once, and the bytes that a warp does.
+  // The vectors that a thread sums up at once of two terms. Of four it is half of them.
   EpVectorsOfUnit = 2,
-  EpUnitBytes = 32 * 16 * EpVectorsOfUnit,
-  // The terms of a sum that a thread has under way at once.
-  EpTermsAtOnce = 2,
+  // The vectors of terms that a thread has under way at once.
+  EpTermVectorsAtOnce = 4,
   // The choices of tokens of which a thread loads the experts at once.
   EpChoicesAtOnce = 4,
   // The parts in which a combine of many tokens signals the rows that it has sent.
@@ -205,6 +204,8 @@ struct EpDispatch {
   // Whether the tables are those of a routing that is used again; whether this rank has too many tokens, and sends none;
   // bits of EpRest.
   uint32_t again, refused, rest;
+  // Whether the compiler knows that the rows that are given begin and end at multiples of 16 bytes.
+  static constexpr bool isAligned = false;
 };
 
 struct EpCombine {
@@ -230,6 +231,8 @@ struct EpCombine {
   uint32_t exact, oneRow, late;
   // The layout of the routing.
   uint32_t layout;
+  // Whether the compiler knows that all rows begin and end at multiples of 16 bytes.
+  static constexpr bool isAligned = false;
 };
 
 // The types of a dispatch's parameters say what the compiler knows of it: constants hide members of the same name. Of any
@@ -238,8 +241,15 @@ struct EpAnyDispatch {
   using Handle = EpHandle;
   using Call = EpDispatch;
 };
-// A dispatch in a layout that is known, without a lost rank, an earlier routing, and counted waits. Its kernel has half of the
-// code, and the time of few tokens is that of the code that they need.
+// A dispatch whose rows travel as they are.
+struct EpAsGivenDispatch {
+  struct Handle : EpHandle {
+    static constexpr uint32_t quantisation = EpAsItIs;
+  };
+  using Call = EpDispatch;
+};
+// A dispatch of aligned rows in a layout that is known, without a lost rank, an earlier routing, and counted waits. Its kernel
+// has half of the code, and the time of few tokens is that of the code that they need.
 template <uint32_t Layout>
 struct EpUsualDispatch {
   struct Handle : EpHandle {
@@ -248,6 +258,7 @@ struct EpUsualDispatch {
   struct Call : EpDispatch {
     static constexpr uint32_t layout = Layout, again = 0, refused = 0;
     static constexpr uint64_t* addedWaits = nullptr;
+    static constexpr bool isAligned = true;
   };
 };
 // Such a dispatch whose rows are quantised to e4m3 and travel with nothing but their scales, without EpRest.
@@ -267,13 +278,14 @@ struct EpGivenDispatch : EpUsualDispatch<Layout> {
     static constexpr uint32_t quantisation = EpAsItIs;
   };
 };
-// A combine that is not exact, without weights that travel back, and counted waits. OneRow says whether each token has one row,
-// which is sent as it is.
+// A combine of aligned rows that is not exact, without weights that travel back, and counted waits. OneRow says whether each
+// token has one row, which is sent as it is.
 template <uint32_t OneRow>
 struct EpUsualCombine : EpCombine {
   static constexpr uint32_t exact = 0, oneRow = OneRow;
   static constexpr uint8_t *rowWeights = nullptr, *outWeights = nullptr;
   static constexpr uint64_t* addedWaits = nullptr;
+  static constexpr bool isAligned = true;
 };
 
 }  // namespace mscclpp

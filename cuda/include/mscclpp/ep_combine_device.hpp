@@ -21,7 +21,6 @@ struct EpSumsAsTheyAre {
 template <uint32_t Type, bool ByPackets, class Sums = EpSumsAsTheyAre, class Call = EpCombine>
 struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
   using Sender = EpCombineSender<Type, ByPackets, Call>;
-  using typename Sender::UnitSums;
   using Sender::addTerm;
   using Sender::addTo;
   using Sender::b;
@@ -42,8 +41,6 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
   using Sender::sendersOf;
   using Sender::sendWeights;
   using Sender::tables;
-  using Sender::units;
-  using Sender::vectorAt;
 
   const Sums finished;
 
@@ -112,13 +109,15 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
     }
     return done;
   }
+  MSCCLPP_DEVICE_INLINE uint32_t unitsOfToken() const { return this->template units<EpVectorsOfUnit>(); }
+
   // The phases of rank r for which thread r has waited, and how many rows were sent in them.
   struct Arrived {
     uint32_t phases, rows;
   };
   MSCCLPP_DEVICE_INLINE bool sumTokens(uint32_t begin, uint32_t end, uint32_t warp, uint32_t warps, Arrived& arrived) const {
     // A token is no more than a few units' work for a warp, so that all warps end at the same time.
-    const uint32_t least = (units() + 7) / 8, few = subsOf(end - begin, warps, units()), subs = few < least ? least : few;
+    const uint32_t units = unitsOfToken(), least = (units + 7) / 8, few = subsOf(end - begin, warps, units), subs = few < least ? least : few;
     bool failed = false;
 #pragma unroll 1
     for (uint32_t u = warp; u < (end - begin) * subs && !failed; u += warps) {
@@ -213,12 +212,12 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
     const uint32_t bytes = ep.resultBytes;
     const uint64_t at = static_cast<uint64_t>(token) * bytes;
 #pragma unroll 1
-    for (uint32_t unit = sub; unit < units(); unit += subs) {
-      UnitSums sums = {};
+    for (uint32_t unit = sub; unit < unitsOfToken(); unit += subs) {
+      float sums[EpVectorsOfUnit][2][Count] = {};
       if (!this->template addTerms<ByPackets>(sums, unit)) return false;
 #pragma unroll
       for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) {
-        const uint32_t i = vectorAt(unit, v);
+        const uint32_t i = this->template vectorAt<EpVectorsOfUnit>(unit, v);
         if (i * 16 < bytes) storeSum(token, at, i, sums[v]);
       }
     }
@@ -229,16 +228,16 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
     const uint32_t bytes = ep.resultBytes;
 #pragma unroll 1
     for (uint32_t j = 0; j < 2 && call.bias[j] != nullptr; ++j) {
-      const Bytes16 bias = vectorOf(call.bias[j] + at, bytes, i);
+      const Bytes16 bias = loadVector<Call::isAligned>(call.bias[j] + at, bytes, i);
       addTo(sums[0], 1.0f, bias.low);
       addTo(sums[1], 1.0f, bias.high);
     }
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
       // A row may end with half a vector.
-      if (half == 0 || i * 16 + 8 < bytes) finished.finish(token, (i * 2 + half) * Count, sums[half]);
+      if (half == 0 || Call::isAligned || i * 16 + 8 < bytes) finished.finish(token, (i * 2 + half) * Count, sums[half]);
     }
-    storeVectorOf(call.out + at, bytes, i, Bytes16{narrowed(sums[0]), narrowed(sums[1])});
+    storeVector<Call::isAligned>(call.out + at, bytes, i, Bytes16{narrowed(sums[0]), narrowed(sums[1])});
   }
 };
 

@@ -19,16 +19,17 @@ namespace detail {
 
 // The part of a combine that sends rows, and what both of its parts know: its phases, and the places of rows.
 template <uint32_t Type, bool ByPackets, class Call>
-struct EpCombineSender : EpTermSums<Type> {
-  using Base = EpTermSums<Type>;
-  using typename Base::UnitSums;
+struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
+  using Base = EpTermSums<Type, Call::isAligned>;
   using Base::addTerm;
   using Base::b;
   using Base::ep;
   using Base::narrowed;
   using Base::terms;
-  using Base::units;
-  using Base::vectorAt;
+
+  // The vectors that a thread sums up at once before it sends them. A rank of experts sums more rows of a token than the token's
+  // rank.
+  static constexpr uint32_t SentVectors = ByPackets ? EpVectorsOfUnit : EpVectorsOfUnit / 2;
 
   const Call& call;
   // For each rank, how many rows go back to it, and how many tokens it has.
@@ -99,7 +100,7 @@ struct EpCombineSender : EpTermSums<Type> {
     // Rows that are sent as they are need no set-up, so their parts are shared out; others so only if there are few.
     // This rank's own rows stay where they are then.
     const uint32_t owners = call.oneRow != 0 ? ep.ranks - 1 : ep.ranks;
-    const uint32_t most = sums ? units() : parts(), subs = call.oneRow != 0 ? most : subsOf(rows * owners, warps, most);
+    const uint32_t most = sums ? this->template units<SentVectors>() : parts(), subs = call.oneRow != 0 ? most : subsOf(rows * owners, warps, most);
     const uint32_t r = b.lane < ep.ranks ? b.lane : 0;
     for (uint32_t phase = 0; phase < phases; ++phase) {
       // Thread r knows which rows of rank r are sent in the phase.
@@ -226,17 +227,19 @@ struct EpCombineSender : EpTermSums<Type> {
       return true;
     }
 #pragma unroll 1
-    for (uint32_t unit = sub; unit < units(); unit += subs) {
-      UnitSums sums = {};
+    for (uint32_t unit = sub; unit < this->template units<SentVectors>(); unit += subs) {
+      float sums[SentVectors][2][Base::Count] = {};
       this->template addTerms<false>(sums, unit);
-      Bytes16 sent[EpVectorsOfUnit];
+      Bytes16 sent[SentVectors];
 #pragma unroll
-      for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) sent[v] = Bytes16{narrowed(sums[v][0]), narrowed(sums[v][1])};
+      for (uint32_t v = 0; v < SentVectors; ++v) sent[v] = Bytes16{narrowed(sums[v][0]), narrowed(sums[v][1])};
       if constexpr (ByPackets) {
-        EpRowPackets(b).put(place, ep.resultBytes, vectorAt(unit, 0), sent);
+        EpRowPackets(b).put(place, ep.resultBytes, this->template vectorAt<SentVectors>(unit, 0), sent);
       } else {
 #pragma unroll
-        for (uint32_t v = 0; v < EpVectorsOfUnit; ++v) putVector(place, ep.resultBytes, vectorAt(unit, v), sent[v]);
+        for (uint32_t v = 0; v < SentVectors; ++v) {
+          putVector(place, ep.resultBytes, this->template vectorAt<SentVectors>(unit, v), sent[v]);
+        }
       }
     }
     return true;
@@ -278,7 +281,7 @@ struct EpCombineSender : EpTermSums<Type> {
 #pragma unroll 1
     for (uint32_t part = sub; part < parts(); part += subs) {
       EpPart sent = {};
-      if (row != nullptr) sent = loadPart(row, ep.resultBytes, part, b.lane);
+      if (row != nullptr) sent = loadPart<Call::isAligned>(row, ep.resultBytes, part, b.lane);
       if constexpr (ByPackets) {
         EpRowPackets(b).put(place, ep.resultBytes, part * (EpPartBytes / 16) + b.lane, sent.of);
       } else {

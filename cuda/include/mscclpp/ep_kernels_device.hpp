@@ -35,11 +35,12 @@ static_assert(sizeof(mscclpp::EpUsualCombine<0>) == sizeof(mscclpp::EpCombine), 
     Combiner(ep, call, terms[mscclpp::threadOfBlock() / 32], heads).run(halves);                                           \
   }
 
-// All combines of numbers of a type. A mangled name has its length in it: ANY is that of combine_NAME, ROWS with _rows,
+// All combines of numbers of a type. A mangled name has its length in it: ANY is that of combine_NAME, ROWS with _rows or _sums,
 // BY_PACKETS with _by_packets, and BOTH with _rows_by_packets.
 #define MSCCLPP_EP_COMBINES(NAME, TYPE, ANY, ROWS, BY_PACKETS, BOTH)                                                       \
   MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ANY##combine_##NAME##E, TYPE, EpCombine, false, 1024)                                 \
   MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ROWS##combine_##NAME##_rowsE, TYPE, EpUsualCombine<1>, false, 1024)                   \
+  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ROWS##combine_##NAME##_sumsE, TYPE, EpUsualCombine<0>, false, 1024)                   \
   MSCCLPP_EP_COMBINES_BY_PACKETS(NAME, TYPE, BY_PACKETS, BOTH)
 #if defined(MSCCLPP_DEVICE_HIP)
 // Experts on GPUs of AMD have none of them: setup.rs of mscclpp-ep.

@@ -3,8 +3,7 @@
 #ifndef MSCCLPP_EP_SEND_DEVICE_HPP_
 #define MSCCLPP_EP_SEND_DEVICE_HPP_
 
-#include "mscclpp/ep_quantise_device.hpp"
-#include "mscclpp/ep_routing_device.hpp"
+#include "mscclpp/ep_send_quantised_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -19,8 +18,8 @@ struct EpGivenRows {
 
 // The part of a dispatch that sends rows.
 template <EpRows Travel, class Rows, class Known>
-struct EpSender : EpRouting<Known> {
-  using Block = EpRouting<Known>;
+struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
+  using Block = EpQuantisedSender<Travel == EpRows::ArePackets, Known>;
   using Block::b;
   using Block::call;
   using Block::counts;
@@ -31,18 +30,24 @@ struct EpSender : EpRouting<Known> {
   using Block::expertOf;
   using Block::few;
   using Block::first;
+  using Block::forPlaces;
   using Block::header;
   using Block::isByWords;
+  using Block::lines;
   using Block::mark;
   using Block::markNext;
   using Block::numberOf;
+  using Block::numbersOf;
+  using Block::numbersOfStep;
   using Block::packets;
   using Block::packetsAt;
   using Block::partsOf;
   using Block::payload;
+  using Block::quantisedSteps;
   using Block::routeAt;
   using Block::rowAt;
   using Block::rowWords;
+  using Block::sendQuantised;
   using Block::tables;
   using Block::tokensAtOnce;
   using Block::tokensOfBlock;
@@ -52,15 +57,10 @@ struct EpSender : EpRouting<Known> {
   static constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
   // Whether warps take tokens by a counter: X7, X8.
   static constexpr bool ByCounter = ByRow || Travel == EpRows::AreShared;
-  // The numbers of a thread in a step.
-  struct Numbers {
-    Bytes16 of[2];
-  };
   Rows rows;
-  const EpRowPackets lines;
 
   MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock<Known>& block, const Rows& rows, bool few)
-      : Block(block, few), rows(rows), lines(b) {}
+      : Block(block, few), rows(rows) {}
 
   // Returns false if a wait was given up, or if the call has not begun in some thread.
   MSCCLPP_DEVICE_INLINE bool send(bool begun, EpFirstChoices& loaded) {
@@ -69,7 +69,7 @@ struct EpSender : EpRouting<Known> {
     // Before the parts of the tensors there is one for what the library sends along.
     const uint32_t parts = partsAlong() + partsOfTensors();
     uint32_t n = tokensAtOnce(first), subs = 1, u = warp, t = 0;
-    Numbers numbers = {};
+    EpNumbers numbers = {};
     // If there are fewer tokens than warps, several warps send a token.
     const auto share = [&] {
       subs = subsOf(n, warps, parts);
@@ -139,7 +139,7 @@ struct EpSender : EpRouting<Known> {
       if (b.lane == 0) next = b.takeNumber(EpNextToken);
       if (!call.again && b.lane == 0) failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(token / each), 2 * b.epoch + 1});
       failed = warpFailed(failed);
-      if (!failed) sendToken(token, 0, u - token * subs, subs, Numbers{});
+      if (!failed) sendToken(token, 0, u - token * subs, subs, EpNumbers{});
     }
     if (blockAny(failed)) return false;
     b.signal(b.number, b.numbers, 0);
@@ -188,7 +188,7 @@ struct EpSender : EpRouting<Known> {
   }
   // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on. By packets, `numbers`
   // are those of firstNumbers. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, const Numbers& numbers) {
+  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, const EpNumbers& numbers) {
     // Thread r has the row of the token at rank r, or -1.
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
     const uint32_t sub = part;
@@ -225,7 +225,7 @@ struct EpSender : EpRouting<Known> {
         const uint8_t* const from = call.rows[source] + static_cast<uint64_t>(token) * bytes;
 #pragma unroll 1
         for (; part < end; part += subs) {
-          const EpPart sent = loadPart(from, bytes, part - begin, b.lane);
+          const EpPart sent = loadPart<Known::Call::isAligned>(from, bytes, part - begin, b.lane);
           forPlaces(places, [&](uint32_t, uint8_t* place) { putPart(place, segment, part - begin, sent); });
         }
       }
@@ -271,19 +271,6 @@ struct EpSender : EpRouting<Known> {
       lines.put(place, bytes, part * (EpPartBytes / 16) + b.lane, sent.of);
     }
   }
-  // Calls `use` with each rank of the token and the place that thread has for it. All threads of the warp call it. Each rank
-  // begins behind itself, so that they do not all write to one.
-  template <class Use>
-  MSCCLPP_DEVICE_INLINE void forPlaces(uint64_t places, Use use) const {
-    uint32_t r = ep.rank;
-#pragma unroll 1
-    for (uint32_t n = 0; n < ep.ranks; ++n) {
-      r = r + 1 == ep.ranks ? 0 : r + 1;
-      const uint64_t place = warpShuffle(places, r);
-      if (place != 0) use(r, reinterpret_cast<uint8_t*>(place));
-    }
-  }
-
   // Sends what the library sends along: the token, the local experts, the weights, the places. A thread has a number. Notes in
   // the tables what a combine needs, and later dispatches of this routing.
   MSCCLPP_DEVICE_INLINE void sendRoute(uint32_t token, uint32_t t, int32_t row) const {
@@ -325,77 +312,13 @@ struct EpSender : EpRouting<Known> {
     }
   }
 
-  MSCCLPP_DEVICE_INLINE Numbers numbersAt(const uint8_t* row, uint32_t step) const {
-    const uint32_t bytes = ep.hidden * 2, i = step * 32 + b.lane;
-    Numbers loaded;
-#pragma unroll
-    for (uint32_t u = 0; u < 2; ++u) loaded.of[u] = i * 32 + u * 16 < bytes ? vectorOf(row, bytes, i * 2 + u) : Bytes16{0, 0};
-    return loaded;
-  }
   // Returns the first numbers that a warp sends as number `sub` of the `subs` that share token t, if that is one of `n` tokens,
   // and numbers are quantised.
-  MSCCLPP_DEVICE_INLINE Numbers firstNumbers(uint32_t t, uint32_t sub, uint32_t subs, uint32_t n) const {
-    if (!Rows::AreGiven || ep.quantisation == EpAsItIs || t >= n) return Numbers{};
+  MSCCLPP_DEVICE_INLINE EpNumbers firstNumbers(uint32_t t, uint32_t sub, uint32_t subs, uint32_t n) const {
+    if (!Rows::AreGiven || ep.quantisation == EpAsItIs || t >= n) return EpNumbers{};
     const uint32_t along = partsAlong();
-    return numbersAt(numbersOf(t), ((sub < along ? sub + subs : sub) - along) * quantisedSteps());
+    return numbersOfStep(numbersOf(t), ((sub < along ? sub + subs : sub) - along) * quantisedSteps());
   }
-  MSCCLPP_DEVICE_INLINE const uint8_t* numbersOf(uint32_t token) const {
-    return call.rows[0] + static_cast<uint64_t>(token) * ep.hidden * 2;
-  }
-  // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In
-  // each step, a thread has 16 numbers. Returns the first part behind the end.
-  MSCCLPP_DEVICE_INLINE uint32_t sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part, uint32_t end,
-                                               uint32_t subs, const Numbers& numbers) const {
-    const uint32_t groups = (ep.hidden + 127) / 128, steps = quantisedSteps();
-    const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
-    const uint8_t* const row = numbersOf(token);
-    uint64_t exponents = 0;
-    uint32_t step = part * steps;
-    Numbers next = ByPackets ? numbers : numbersAt(row, step);
-#pragma unroll 1
-    while (part < end) {
-      const uint32_t at = step, i = at * 32 + b.lane;
-      const bool isLast = steps == 1 || at % 2 == 1;
-      const Numbers now = next;
-      step = isLast ? (part + subs) * steps : at + 1;
-      // Few registers are left for numbers that are on their way if rows are stored.
-      if constexpr (ByPackets) next = numbersAt(row, step);
-      const EpQuantised made = ep.sourceType == ReduceF16 ? quantised<ReduceF16>(now.of[0], now.of[1], ep.quantisation, b.lane)
-                                                          : quantised<ReduceBf16>(now.of[0], now.of[1], ep.quantisation, b.lane);
-      const uint32_t scale = at * 4 + b.lane / 8 < groups ? bitsAs<uint32_t>(made.scale) : 0;
-      // Two floats are a word, and the exponents of two steps.
-      uint64_t scales = scale | static_cast<uint64_t>(warpShuffle(scale, (b.lane + 8) & 31)) << 32;
-      uint32_t word = at * 2 + b.lane / 16;
-      bool hasWord = b.lane % 16 == 0;
-      if (areExponents) {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; ++j) {
-          exponents |= static_cast<uint64_t>(warpShuffle(scale, 8 * j) >> 23) << (at % 2 * 32 + j * 8);
-        }
-        scales = exponents;
-        word = part;
-        hasWord = b.lane == 0 && isLast;
-        if (isLast) exponents = 0;
-      }
-      hasWord = hasWord && word * 8 < ep.segmentBytes[1];
-      forPlaces(places, [&](uint32_t r, uint8_t* place) {
-        uint8_t* const scalePlace = reinterpret_cast<uint8_t*>(warpShuffle(scalePlaces, r));
-        if constexpr (ByPackets) {
-          const Bytes16 numbers[1] = {made.numbers};
-          lines.put(place, ep.hidden, i, numbers);
-          if (hasWord) packets.put(scalePlace + word * 16ull, scales);
-        } else {
-          putVector(place, ep.hidden, i, made.numbers);
-          if (hasWord) store8(scalePlace + word * 8, scales);
-        }
-      });
-      if constexpr (!ByPackets) next = numbersAt(row, step);
-      if (isLast) part += subs;
-    }
-    return part;
-  }
-  // The numbers of a part are those of so many steps, of 512 each.
-  MSCCLPP_DEVICE_INLINE uint32_t quantisedSteps() const { return ep.quantisation == EpE4m3Ue8m0 ? 2 : 1; }
 };
 
 }  // namespace detail

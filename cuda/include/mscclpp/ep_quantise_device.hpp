@@ -57,56 +57,72 @@ MSCCLPP_DEVICE_INLINE EpScale scaleOf(float most) {
   return scaleOfAny(most);
 }
 
+// The numbers of a thread in a step.
+struct EpNumbers {
+  Bytes16 of[2];
+};
+struct EpTwoSteps {
+  EpNumbers of[2];
+};
 // 16 numbers as e4m3, and the scale of those of 8 threads.
 struct EpQuantised {
   Bytes16 numbers;
   float scale;
 };
-// Quantises the numbers of two vectors. All threads of a warp call it.
+// Quantises the numbers of steps. All threads of a warp call it.
 //
 // The scale is the largest absolute value of 128 numbers, at least 1e-4, divided by 448, or the next power of two. A NaN
 // becomes a NaN and does not count for the scale; with an infinity, the scale is infinite, what is infinite becomes a NaN, and
 // all else 0.
-template <uint32_t Type>
-MSCCLPP_DEVICE_INLINE EpQuantised quantised(Bytes16 first, Bytes16 second, uint32_t quantisation, uint32_t lane) {
+template <uint32_t Type, uint32_t Steps>
+MSCCLPP_DEVICE_INLINE void quantise(const EpNumbers (&numbers)[Steps], uint32_t quantisation, uint32_t lane,
+                                    EpQuantised (&made)[Steps]) {
   using N = Number<Type>;
-  const uint32_t words[8] = {static_cast<uint32_t>(first.low),  static_cast<uint32_t>(first.low >> 32),
-                             static_cast<uint32_t>(first.high), static_cast<uint32_t>(first.high >> 32),
-                             static_cast<uint32_t>(second.low), static_cast<uint32_t>(second.low >> 32),
-                             static_cast<uint32_t>(second.high), static_cast<uint32_t>(second.high >> 32)};
-  uint32_t sizes[8];
+  uint32_t words[Steps][8], sizes[Steps];
 #pragma unroll
-  for (uint32_t j = 0; j < 8; ++j) sizes[j] = words[j] & 0x7fff7fffu;
+  for (uint32_t step = 0; step < Steps; ++step) {
+    uint32_t each[8];
+#pragma unroll
+    for (uint32_t j = 0; j < 8; ++j) {
+      const Bytes16& vector = numbers[step].of[j / 4];
+      words[step][j] = static_cast<uint32_t>((j % 4 < 2 ? vector.low : vector.high) >> (j % 2 * 32));
+      each[j] = words[step][j] & 0x7fff7fffu;
+    }
+#pragma unroll
+    for (uint32_t distance = 4; distance > 0; distance /= 2) {
+#pragma unroll
+      for (uint32_t j = 0; j < distance; ++j) each[j] = largerTwo<Type>(each[j], each[j + distance]);
+    }
+    sizes[step] = each[0];
+  }
 #pragma unroll
   for (uint32_t distance = 4; distance > 0; distance /= 2) {
 #pragma unroll
-    for (uint32_t j = 0; j < distance; ++j) sizes[j] = largerTwo<Type>(sizes[j], sizes[j + distance]);
-  }
-  uint32_t two = sizes[0];
-#pragma unroll
-  for (uint32_t distance = 4; distance > 0; distance /= 2) two = largerTwo<Type>(two, warpShuffle(two, lane ^ distance));
-  const float low = N::widen(two), high = N::widen(two >> 16);
-  // A NaN is not larger.
-  float most = low > 1e-4f ? low : 1e-4f;
-  if (high > most) most = high;
-  EpScale by = scaleOf(most);
-  if (quantisation == EpE4m3Ue8m0) {
-    const uint32_t bits = bitsAs<uint32_t>(by.scale), exponent = (bits + 0x7fffffu) >> 23;
-    by.scale = bitsAs<float>(exponent << 23);
-    by.factor = exponent < 254 ? bitsAs<float>((254 - exponent) << 23) : 0.0f;
-  }
-  uint32_t made[4];
-#pragma unroll
-  for (uint32_t j = 0; j < 4; ++j) {
-    uint32_t two[2];
-#pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
-      const uint32_t word = words[j * 2 + i];
-      two[i] = narrowTwo<ReduceF8E4m3>(multiplyValues(N::widen(word), by.factor), multiplyValues(N::widen(word >> 16), by.factor));
+    for (uint32_t step = 0; step < Steps; ++step) {
+      sizes[step] = largerTwo<Type>(sizes[step], warpShuffle(sizes[step], lane ^ distance));
     }
-    made[j] = two[0] | two[1] << 16;
   }
-  return EpQuantised{{made[0] | static_cast<uint64_t>(made[1]) << 32, made[2] | static_cast<uint64_t>(made[3]) << 32}, by.scale};
+#pragma unroll
+  for (uint32_t step = 0; step < Steps; ++step) {
+    const float low = N::widen(sizes[step]), high = N::widen(sizes[step] >> 16);
+    // A NaN is not larger.
+    float most = low > 1e-4f ? low : 1e-4f;
+    if (high > most) most = high;
+    EpScale by = scaleOf(most);
+    if (quantisation == EpE4m3Ue8m0) {
+      const uint32_t bits = bitsAs<uint32_t>(by.scale), exponent = (bits + 0x7fffffu) >> 23;
+      by.scale = bitsAs<float>(exponent << 23);
+      by.factor = exponent < 254 ? bitsAs<float>((254 - exponent) << 23) : 0.0f;
+    }
+    uint64_t halves[2] = {0, 0};
+#pragma unroll
+    for (uint32_t j = 0; j < 8; ++j) {
+      const uint32_t word = words[step][j];
+      const float first = multiplyValues(N::widen(word), by.factor), second = multiplyValues(N::widen(word >> 16), by.factor);
+      halves[j / 4] |= static_cast<uint64_t>(narrowTwo<ReduceF8E4m3>(first, second)) << (j % 4 * 16);
+    }
+    made[step] = EpQuantised{{halves[0], halves[1]}, by.scale};
+  }
 }
 
 }  // namespace detail

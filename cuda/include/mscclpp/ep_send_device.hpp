@@ -38,12 +38,12 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
   using Block::markNext;
   using Block::numberOf;
   using Block::numbersOf;
-  using Block::numbersOfStep;
   using Block::packets;
   using Block::packetsAt;
   using Block::partsOf;
   using Block::payload;
   using Block::quantisedSteps;
+  using Block::stepsOfRow;
   using Block::routeAt;
   using Block::rowAt;
   using Block::rowWords;
@@ -52,6 +52,7 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
   using Block::tokensAtOnce;
   using Block::tokensOfBlock;
   using Block::totalOf;
+  using Block::twoStepsOf;
   using Block::weightOf;
 
   static constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
@@ -69,7 +70,7 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
     // Before the parts of the tensors there is one for what the library sends along.
     const uint32_t parts = partsAlong() + partsOfTensors();
     uint32_t n = tokensAtOnce(first), subs = 1, u = warp, t = 0;
-    EpNumbers numbers = {};
+    EpTwoSteps numbers = {};
     // If there are fewer tokens than warps, several warps send a token.
     const auto share = [&] {
       subs = subsOf(n, warps, parts);
@@ -139,7 +140,7 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
       if (b.lane == 0) next = b.takeNumber(EpNextToken);
       if (!call.again && b.lane == 0) failed = !b.waitFor(ep.rank, EpWordIsThere{b.countsOf(token / each), 2 * b.epoch + 1});
       failed = warpFailed(failed);
-      if (!failed) sendToken(token, 0, u - token * subs, subs, EpNumbers{});
+      if (!failed) sendToken(token, 0, u - token * subs, subs, EpTwoSteps{});
     }
     if (blockAny(failed)) return false;
     b.signal(b.number, b.numbers, 0);
@@ -169,7 +170,7 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
   // Returns the parts of a segment that a warp sends at once. The scales go with the parts of the quantised segment.
   MSCCLPP_DEVICE_INLINE uint32_t partsToSend(uint32_t segment) const {
     if (Rows::AreGiven && ep.quantisation != EpAsItIs && segment < 2) {
-      return segment == 0 ? ((ep.hidden + 511) / 512 + quantisedSteps() - 1) / quantisedSteps() : 0;
+      return segment == 0 ? (stepsOfRow() + quantisedSteps() - 1) / quantisedSteps() : 0;
     }
     return partsOf(segment);
   }
@@ -188,7 +189,7 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
   }
   // Sends each `subs`-th part of a token, which is number t of those that are routed, from part `part` on. By packets, `numbers`
   // are those of firstNumbers. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, const EpNumbers& numbers) {
+  MSCCLPP_DEVICE_INLINE void sendToken(uint32_t token, uint32_t t, uint32_t part, uint32_t subs, const EpTwoSteps& numbers) {
     // Thread r has the row of the token at rank r, or -1.
     const int32_t row = b.lane < ep.ranks ? rowOf(token, t, b.lane) : -1;
     const uint32_t sub = part;
@@ -314,10 +315,10 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
 
   // Returns the first numbers that a warp sends as number `sub` of the `subs` that share token t, if that is one of `n` tokens,
   // and numbers are quantised.
-  MSCCLPP_DEVICE_INLINE EpNumbers firstNumbers(uint32_t t, uint32_t sub, uint32_t subs, uint32_t n) const {
-    if (!Rows::AreGiven || ep.quantisation == EpAsItIs || t >= n) return EpNumbers{};
+  MSCCLPP_DEVICE_INLINE EpTwoSteps firstNumbers(uint32_t t, uint32_t sub, uint32_t subs, uint32_t n) const {
+    if (!Rows::AreGiven || ep.quantisation == EpAsItIs || t >= n) return EpTwoSteps{};
     const uint32_t along = partsAlong();
-    return numbersOfStep(numbersOf(t), ((sub < along ? sub + subs : sub) - along) * quantisedSteps());
+    return twoStepsOf(numbersOf(t), (sub < along ? sub + subs : sub) - along, subs);
   }
 };
 

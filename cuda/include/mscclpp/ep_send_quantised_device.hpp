@@ -11,11 +11,6 @@
 namespace mscclpp {
 namespace detail {
 
-// The numbers of a thread in a step.
-struct EpNumbers {
-  Bytes16 of[2];
-};
-
 // Sends such numbers, as packets or by stores.
 template <bool ByPackets, class Known>
 struct EpQuantisedSender : EpRouting<Known> {
@@ -65,16 +60,20 @@ struct EpQuantisedSender : EpRouting<Known> {
   // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In
   // each step, a thread has 16 numbers. Returns the first part behind the end.
   MSCCLPP_DEVICE_INLINE uint32_t sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part, uint32_t end,
-                                               uint32_t subs, const EpNumbers& numbers) const {
+                                               uint32_t subs, const EpTwoSteps& numbers) const {
     if constexpr (ByPackets) {
       return sendQuantisedPackets(token, places, scalePlaces, part, end, subs, numbers);
     } else {
       return storeQuantised(token, places, scalePlaces, part, end, subs);
     }
   }
-  MSCCLPP_DEVICE_INLINE EpQuantised quantisedNumbers(const EpNumbers& numbers) const {
-    return ep.sourceType == ReduceF16 ? quantised<ReduceF16>(numbers.of[0], numbers.of[1], ep.quantisation, b.lane)
-                                      : quantised<ReduceBf16>(numbers.of[0], numbers.of[1], ep.quantisation, b.lane);
+  template <uint32_t Steps>
+  MSCCLPP_DEVICE_INLINE void quantiseNumbers(const EpNumbers (&numbers)[Steps], EpQuantised (&made)[Steps]) const {
+    if (ep.sourceType == ReduceF16) {
+      quantise<ReduceF16>(numbers, ep.quantisation, b.lane, made);
+    } else {
+      quantise<ReduceBf16>(numbers, ep.quantisation, b.lane, made);
+    }
   }
   // The same if rows are stored. A part is a step.
   MSCCLPP_DEVICE_INLINE uint32_t storeQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part, uint32_t end,
@@ -89,15 +88,16 @@ struct EpQuantisedSender : EpRouting<Known> {
 #pragma unroll 1
     while (part < end) {
       const uint32_t at = part;
-      const EpNumbers now = next;
+      const EpNumbers now[1] = {next};
       part += subs;
       first += stride;
       from += stride;
       next = numbersAt(from, first < bytes ? bytes - first : 0);
-      const EpQuantised made = quantisedNumbers(now);
-      forPlaces(places, [&](uint32_t, uint8_t* place) { putVector(place, ep.hidden, at * 32 + b.lane, made.numbers); });
+      EpQuantised made[1];
+      quantiseNumbers(now, made);
+      forPlaces(places, [&](uint32_t, uint8_t* place) { putVector(place, ep.hidden, at * 32 + b.lane, made[0].numbers); });
       // Each thread keeps one of the 32 scales of eight parts, which are stored together.
-      const uint32_t scale = warpShuffle(bitsAs<uint32_t>(made.scale), b.lane % 4 * 8);
+      const uint32_t scale = warpShuffle(bitsAs<uint32_t>(made[0].scale), b.lane % 4 * 8);
       if (b.lane / 4 == at % 8) {
         kept = scale;
         keeps = true;
@@ -114,48 +114,69 @@ struct EpQuantisedSender : EpRouting<Known> {
     }
     return part;
   }
-  // The same if rows travel as packets.
+  // The same if rows travel as packets. Two steps are under way at once: those of a part whose scales are exponents, or of two
+  // parts.
   MSCCLPP_DEVICE_INLINE uint32_t sendQuantisedPackets(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part,
-                                                      uint32_t end, uint32_t subs, const EpNumbers& numbers) const {
-    const uint32_t groups = (ep.hidden + 127) / 128, steps = quantisedSteps();
-    const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
+                                                      uint32_t end, uint32_t subs, const EpTwoSteps& numbers) const {
     const uint8_t* const row = numbersOf(token);
-    uint64_t exponents = 0;
-    uint32_t step = part * steps;
-    EpNumbers next = numbers;
+    EpTwoSteps next = numbers;
 #pragma unroll 1
     while (part < end) {
-      const uint32_t at = step, i = at * 32 + b.lane;
-      const bool isLast = steps == 1 || at % 2 == 1;
-      const EpNumbers now = next;
-      step = isLast ? (part + subs) * steps : at + 1;
-      next = numbersOfStep(row, step);
-      const EpQuantised made = quantisedNumbers(now);
-      const uint32_t scale = at * 4 + b.lane / 8 < groups ? bitsAs<uint32_t>(made.scale) : 0;
-      // Two floats are a word, and the exponents of two steps.
-      uint64_t scales = scale | static_cast<uint64_t>(warpShuffle(scale, (b.lane + 8) & 31)) << 32;
-      uint32_t word = at * 2 + b.lane / 16;
-      bool hasWord = b.lane % 16 == 0;
-      if (areExponents) {
-#pragma unroll
-        for (uint32_t j = 0; j < 4; ++j) {
-          exponents |= static_cast<uint64_t>(warpShuffle(scale, 8 * j) >> 23) << (at % 2 * 32 + j * 8);
-        }
-        scales = exponents;
-        word = part;
-        hasWord = b.lane == 0 && isLast;
-        if (isLast) exponents = 0;
+      const EpTwoSteps now = next;
+      const uint32_t steps[2] = {part * quantisedSteps(), otherStep(part, subs)};
+      const bool areTwo = steps[1] < stepsOfRow();
+      part += areTwo && quantisedSteps() == 1 ? 2 * subs : subs;
+      next = twoStepsOf(row, part, subs);
+      if (areTwo) {
+        putSteps(steps, now.of, places, scalePlaces);
+      } else {
+        const uint32_t step[1] = {steps[0]};
+        const EpNumbers one[1] = {now.of[0]};
+        putSteps(step, one, places, scalePlaces);
       }
-      hasWord = hasWord && word * 8 < ep.segmentBytes[1];
-      forPlaces(places, [&](uint32_t r, uint8_t* place) {
-        uint8_t* const scalePlace = reinterpret_cast<uint8_t*>(warpShuffle(scalePlaces, r));
-        const Bytes16 numbers[1] = {made.numbers};
-        lines.put(place, ep.hidden, i, numbers);
-        if (hasWord) packets.put(scalePlace + word * 16ull, scales);
-      });
-      if (isLast) part += subs;
     }
     return part;
+  }
+  // Returns the step that is under way with the first one of a part.
+  MSCCLPP_DEVICE_INLINE uint32_t otherStep(uint32_t part, uint32_t subs) const {
+    return quantisedSteps() == 1 ? part + subs : part * 2 + 1;
+  }
+  // Loads both.
+  MSCCLPP_DEVICE_INLINE EpTwoSteps twoStepsOf(const uint8_t* row, uint32_t part, uint32_t subs) const {
+    return EpTwoSteps{{numbersOfStep(row, part * quantisedSteps()), numbersOfStep(row, otherStep(part, subs))}};
+  }
+  MSCCLPP_DEVICE_INLINE uint32_t stepsOfRow() const { return (ep.hidden + 511) / 512; }
+  template <uint32_t Steps>
+  MSCCLPP_DEVICE_INLINE void putSteps(const uint32_t (&steps)[Steps], const EpNumbers (&numbers)[Steps], uint64_t places,
+                                      uint64_t scalePlaces) const {
+    const uint32_t groups = (ep.hidden + 127) / 128;
+    EpQuantised made[Steps];
+    quantiseNumbers(numbers, made);
+    uint64_t scales[Steps];
+    uint64_t exponents = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < Steps; ++i) {
+      const uint32_t scale = steps[i] * 4 + b.lane / 8 < groups ? bitsAs<uint32_t>(made[i].scale) : 0;
+      if (ep.quantisation == EpE4m3Ue8m0) {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; ++j) exponents |= static_cast<uint64_t>(warpShuffle(scale, 8 * j) >> 23) << (i * 32 + j * 8);
+      }
+      // Two floats are a word, and the exponents of two steps.
+      scales[i] = scale | static_cast<uint64_t>(warpShuffle(scale, (b.lane + 8) & 31)) << 32;
+    }
+    forPlaces(places, [&](uint32_t r, uint8_t* place) {
+      uint8_t* const scalePlace = reinterpret_cast<uint8_t*>(warpShuffle(scalePlaces, r));
+#pragma unroll
+      for (uint32_t i = 0; i < Steps; ++i) {
+        const Bytes16 vector[1] = {made[i].numbers};
+        lines.put(place, ep.hidden, steps[i] * 32 + b.lane, vector);
+        const uint32_t word = steps[i] * 2 + b.lane / 16;
+        if (ep.quantisation == EpE4m3 && b.lane % 16 == 0 && word * 8 < ep.segmentBytes[1]) {
+          packets.put(scalePlace + word * 16ull, scales[i]);
+        }
+      }
+      if (ep.quantisation == EpE4m3Ue8m0 && b.lane == 0) packets.put(scalePlace + steps[0] / 2 * 16ull, exponents);
+    });
   }
   // The numbers of a part are those of so many steps, of 512 each.
   MSCCLPP_DEVICE_INLINE uint32_t quantisedSteps() const { return ByPackets && ep.quantisation == EpE4m3Ue8m0 ? 2 : 1; }

@@ -10,7 +10,7 @@ use mscclpp_test_support::Random;
 
 use crate::{
     oracle::{Model, Row, Tokens},
-    support::{bytes, memory, narrow, read, unwritten},
+    support::{bytes, memory, memory_at, narrow, read, unwritten},
 };
 
 /// How the calls of a test are made.
@@ -31,6 +31,8 @@ pub(crate) struct Options {
     /// Whether weights of rows travel back.
     pub(crate) row_weights: bool,
     pub(crate) statistics: bool,
+    /// How far behind a multiple of 16 bytes the rows lie that calls are given.
+    pub(crate) offset: u64,
     pub(crate) max_blocks: u32,
     pub(crate) layouts: Vec<Layout>,
     /// Other kernels than those of the library.
@@ -108,7 +110,7 @@ pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> T
 /// The memory that a rank gives to its dispatch, and that for what comes.
 pub(crate) struct Call {
     pub(crate) layout: Layout,
-    pub(crate) parts: Vec<DeviceBuffer>,
+    pub(crate) parts: Vec<Memory>,
     pub(crate) out: Vec<DeviceBuffer>,
     /// The memory for ids, weights and sources of the rows that come.
     pub(crate) along: [DeviceBuffer; 3],
@@ -167,7 +169,7 @@ pub(crate) fn dispatch(
         _ => own.ids.iter().flat_map(|id| (*id as i32).to_le_bytes()).collect(),
     };
     let weights: Vec<u8> = own.weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
-    let parts: Vec<_> = own.parts.iter().map(|part| memory(gpu, part)).collect();
+    let parts: Vec<_> = own.parts.iter().map(|part| memory_at(gpu, options.offset, part)).collect();
     let out: Vec<_> = part_bytes.iter().map(|bytes| unwritten(gpu, (rows * bytes) as u64)).collect();
     let mut call = Dispatch::new(own.count, &memory(gpu, &ids), &parts[0]).ids_of(options.id_type);
     if !options.late_weights {
@@ -372,7 +374,7 @@ pub(crate) fn made(model: &Model, call: &Call, rows: &[Row], rank: usize) -> Vec
 
 /// The memory that a rank gives to its combine.
 pub(crate) struct ToCombine {
-    pub(crate) made: DeviceBuffer,
+    pub(crate) made: Memory,
     pub(crate) biases: Vec<DeviceBuffer>,
     pub(crate) weights: DeviceBuffer,
     /// The weights of rows, and the memory for those that come back.
@@ -390,7 +392,7 @@ pub(crate) fn to_combine(
 ) -> (ToCombine, DeviceBuffer) {
     let weights: Vec<u8> = own.weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let memories = ToCombine {
-        made: memory(gpu, &made(model, call, rows, rank)),
+        made: memory_at(gpu, options.offset, &made(model, call, rows, rank)),
         biases: own.biases.iter().map(|bias| memory(gpu, bias)).collect(),
         weights: memory(gpu, &weights),
         row_weights: options.row_weights.then(|| {

@@ -54,9 +54,7 @@ pub(crate) fn run(model: &Model, options: &Options, rounds: usize, seed: u64) {
                 |buffers: &[DeviceBuffer]| -> Vec<Memory> { buffers.iter().map(Memory::from).collect() };
             let out: &[DeviceBuffer] = if call.layout == Layout::Rank { &[] } else { &call.out };
             out.iter().for_each(|out| out.fill(0, out.len(), 0xee).expect("bytes"));
-            experts
-                .dispatch_again(&routed, &memories(&call.parts), &memories(out), &stream)
-                .expect("a dispatch");
+            experts.dispatch_again(&routed, &call.parts, &memories(out), &stream).expect("a dispatch");
             let copy = copies(model, &routed, &call, (gpu, &stream));
             routed.release(&stream).expect("a release");
             experts.synchronize(&stream).expect("the dispatch");
@@ -114,6 +112,7 @@ pub(crate) fn any(random: &mut Random) -> (Model, Options) {
         halves,
         row_weights: one_row && !late_weights && random.below(2) == 0,
         statistics: false,
+        offset: 8 * random.below(2) as u64,
         max_blocks: 1 + random.below(5) as u32,
         id_type: [IdType::I32, IdType::I64][random.below(2)],
         also: 4 * random.below(5),

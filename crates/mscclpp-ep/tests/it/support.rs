@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use mscclpp::{DeviceBuffer, prelude::*};
-use mscclpp_ep::NumberType;
+use mscclpp_ep::{Memory, NumberType};
 use mscclpp_test_support::{Turn, in_threads};
 
 /// GPUs where there are some, else simulated devices.
@@ -69,6 +69,12 @@ pub(crate) fn memory(gpu: &Gpu, bytes: &[u8]) -> DeviceBuffer {
     let buffer = gpu.allocate((bytes.len() as u64).max(16)).expect("memory");
     buffer.write(0, bytes).expect("bytes");
     buffer
+}
+
+/// The same, which begins so many bytes behind the begin of an allocation.
+pub(crate) fn memory_at(gpu: &Gpu, offset: u64, bytes: &[u8]) -> Memory {
+    let buffer = memory(gpu, &[&vec![0; offset as usize], bytes].concat());
+    Memory::slice(&buffer, offset..offset + bytes.len() as u64).expect("the end of the memory")
 }
 
 /// Device memory of so many bytes, all 0xee: what nobody writes must stay so.

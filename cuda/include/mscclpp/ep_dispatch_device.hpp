@@ -14,7 +14,7 @@ namespace detail {
 // Does a dispatch, or one of its EpHalves, as one of its blocks. `counts` has the dynamic shared memory of the block.
 template <EpRows Travel, class Known = EpAnyDispatch, class Rows>
 MSCCLPP_DEVICE_INLINE void dispatchExperts(const typename Known::Handle& ep, const typename Known::Call& call, EpHeads& heads,
-                                           uint32_t* counts, const Rows& rows, uint32_t halves) {
+                                           uint32_t* counts, Rows rows, uint32_t halves) {
   constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
   // The first choices are on their way while the call begins.
   EpFirstChoices loaded = {};

@@ -58,9 +58,10 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
   static constexpr bool ByPackets = Travel == EpRows::ArePackets, ByRow = Travel == EpRows::AreSignalled;
   // Whether warps take tokens by a counter: X7, X8.
   static constexpr bool ByCounter = ByRow || Travel == EpRows::AreShared;
-  Rows rows;
+  // Not a copy: NVRTC may crash if a struct of a program has an array and is a part of this one.
+  Rows& rows;
 
-  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock<Known>& block, const Rows& rows, bool few)
+  MSCCLPP_DEVICE_INLINE EpSender(const EpDispatchBlock<Known>& block, Rows& rows, bool few)
       : Block(block, few), rows(rows) {}
 
   // Returns false if a wait was given up, or if the call has not begun in some thread.

@@ -11,7 +11,7 @@ MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep13dispatch_rankE, EpQuantisedDispatch<EpLayout
 MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep20dispatch_rank_sharedE, EpQuantisedDispatch<EpLayoutRank>, AreShared, 1024)
 MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep15dispatch_expertE, EpQuantisedDispatch<EpLayoutExpert>, AreStored, 1024)
 // These do whole calls only.
-MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep15dispatch_by_rowE, EpAsGivenDispatch, AreSignalled, 1024)
+MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep15dispatch_by_rowE, EpAnyGivenDispatch, AreSignalled, 1024)
 MSCCLPP_EP_DISPATCH(_ZN7mscclpp2ep21dispatch_token_by_rowE, EpGivenDispatch<EpLayoutToken>, AreSignalled, 1024)
 
 // Notes that the ranks whose bits are set are lost. One thread.

@@ -17,9 +17,9 @@ enum EpLimits : uint32_t {
   EpVectorsAtOnce = 4,
   // The bytes of a row that a warp moves at once.
   EpPartBytes = 32 * 16 * EpVectorsAtOnce,
-  // The vectors that a thread sums up at once of two terms. Of four it is half of them.
+  // The vectors of a row that a thread sums up at once.
   EpVectorsOfUnit = 2,
-  // The vectors of terms that a thread has under way at once.
+  // The vectors of all terms that a thread has under way meanwhile.
   EpTermVectorsAtOnce = 4,
   // The choices of tokens of which a thread loads the experts at once.
   EpChoicesAtOnce = 4,
@@ -241,8 +241,8 @@ struct EpAnyDispatch {
   using Handle = EpHandle;
   using Call = EpDispatch;
 };
-// A dispatch whose rows travel as they are.
-struct EpAsGivenDispatch {
+// Any dispatch whose rows travel as they are.
+struct EpAnyGivenDispatch {
   struct Handle : EpHandle {
     static constexpr uint32_t quantisation = EpAsItIs;
   };

@@ -27,8 +27,8 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
   using Base::narrowed;
   using Base::terms;
 
-  // The vectors that a thread sums up at once before it sends them. A rank of experts sums more rows of a token than the token's
-  // rank.
+  // The vectors of a row that a thread sums up at once before it sends them. They are fewer than EpVectorsOfUnit, so that it has
+  // more rows under way: a token may have many here, and one of each rank where they are summed last.
   static constexpr uint32_t SentVectors = ByPackets ? EpVectorsOfUnit : EpVectorsOfUnit / 2;
 
   const Call& call;

@@ -42,12 +42,13 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
   using Block::packetsAt;
   using Block::partsOf;
   using Block::payload;
+  using Block::putQuantised;
   using Block::quantisedSteps;
   using Block::stepsOfRow;
   using Block::routeAt;
   using Block::rowAt;
   using Block::rowWords;
-  using Block::sendQuantised;
+  using Block::storeQuantised;
   using Block::tables;
   using Block::tokensAtOnce;
   using Block::tokensOfBlock;
@@ -204,7 +205,12 @@ struct EpSender : EpQuantisedSender<Travel == EpRows::ArePackets, Known> {
     uint32_t segment = 0;
     if (Rows::AreGiven && ep.quantisation != EpAsItIs) {
       const uint32_t parts = partsToSend(0);
-      part = begin + sendQuantised(token, placesOf(row, 0), placesOf(row, 1), part - begin, parts, subs, numbers);
+      const uint64_t places = placesOf(row, 0), scalePlaces = placesOf(row, 1);
+      if constexpr (ByPackets) {
+        part = begin + putQuantised(token, places, scalePlaces, part - begin, parts, subs, numbers);
+      } else {
+        part = begin + storeQuantised(token, places, scalePlaces, part - begin, parts, subs);
+      }
       begin += parts;
       segment = 2;
     }

@@ -37,7 +37,6 @@ struct EpQuantisedSender : EpRouting<Known> {
     }
   }
 
-
   MSCCLPP_DEVICE_INLINE const uint8_t* numbersOf(uint32_t token) const {
     return call.rows[0] + static_cast<uint64_t>(token) * ep.hidden * 2;
   }
@@ -57,16 +56,7 @@ struct EpQuantisedSender : EpRouting<Known> {
   }
   // Returns where the thread's numbers of a step begin.
   MSCCLPP_DEVICE_INLINE uint32_t beginOf(uint32_t step) const { return (step * 32 + b.lane) * sizeof(EpNumbers); }
-  // Sends each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In
-  // each step, a thread has 16 numbers. Returns the first part behind the end.
-  MSCCLPP_DEVICE_INLINE uint32_t sendQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part, uint32_t end,
-                                               uint32_t subs, const EpTwoSteps& numbers) const {
-    if constexpr (ByPackets) {
-      return sendQuantisedPackets(token, places, scalePlaces, part, end, subs, numbers);
-    } else {
-      return storeQuantised(token, places, scalePlaces, part, end, subs);
-    }
-  }
+
   template <uint32_t Steps>
   MSCCLPP_DEVICE_INLINE void quantiseNumbers(const EpNumbers (&numbers)[Steps], EpQuantised (&made)[Steps]) const {
     if (ep.sourceType == ReduceF16) {
@@ -75,7 +65,8 @@ struct EpQuantisedSender : EpRouting<Known> {
       quantise<ReduceBf16>(numbers, ep.quantisation, b.lane, made);
     }
   }
-  // The same if rows are stored. A part is a step.
+  // Stores each `subs`-th part of a token's numbers, from `part` to `end`, as e4m3, and the scales of each 128 of them. In each
+  // step, a thread has 16 numbers. A part is a step. Returns the first part behind the end.
   MSCCLPP_DEVICE_INLINE uint32_t storeQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part, uint32_t end,
                                                 uint32_t subs) const {
     const bool areExponents = ep.quantisation == EpE4m3Ue8m0;
@@ -114,10 +105,10 @@ struct EpQuantisedSender : EpRouting<Known> {
     }
     return part;
   }
-  // The same if rows travel as packets. Two steps are under way at once: those of a part whose scales are exponents, or of two
-  // parts.
-  MSCCLPP_DEVICE_INLINE uint32_t sendQuantisedPackets(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part,
-                                                      uint32_t end, uint32_t subs, const EpTwoSteps& numbers) const {
+  // Puts the same as packets. A thread has two steps under way at once: those of a part whose scales are exponents, or of two
+  // parts. It is given the numbers of the first two.
+  MSCCLPP_DEVICE_INLINE uint32_t putQuantised(uint32_t token, uint64_t places, uint64_t scalePlaces, uint32_t part, uint32_t end,
+                                              uint32_t subs, const EpTwoSteps& numbers) const {
     const uint8_t* const row = numbersOf(token);
     EpTwoSteps next = numbers;
 #pragma unroll 1

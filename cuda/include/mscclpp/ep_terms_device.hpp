@@ -42,7 +42,8 @@ struct EpTermSums {
   // The units of a row. Of a unit, a thread of the warp has `Vectors` vectors.
   template <uint32_t Vectors>
   MSCCLPP_DEVICE_INLINE uint32_t units() const {
-    return (ep.resultBytes + Vectors * 512 - 1) / (Vectors * 512);
+    constexpr uint32_t Bytes = 32 * 16 * Vectors;
+    return (ep.resultBytes + Bytes - 1) / Bytes;
   }
 
   // Appends a term of each thread for which `has` is true. Returns how many there are then.

@@ -233,20 +233,20 @@ MSCCLPP_DEVICE_INLINE uint64_t addTwo(uint64_t first, uint64_t second) {
   const uint32_t high = Add::add(static_cast<uint32_t>(first >> 32), static_cast<uint32_t>(second >> 32));
   return low | static_cast<uint64_t>(high) << 32;
 }
-// A conversion of one number takes eight times as long as one of two, of which the other is 0 here.
-MSCCLPP_DEVICE_INLINE uint32_t narrowHalf(float value) {
+// Returns two numbers, the first in the lower half. The conversion of one number alone goes by a slower unit of the device.
+MSCCLPP_DEVICE_INLINE uint32_t narrowTwoHalves(float first, float second) {
   uint32_t bits;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(value));
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
   return bits;
 }
-MSCCLPP_DEVICE_INLINE uint32_t narrowBf16(float value) {
+MSCCLPP_DEVICE_INLINE uint32_t narrowTwoBf16(float first, float second) {
   uint32_t bits;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(value));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(second), "f"(first));
   return bits;
 }
 }  // namespace detail
-MSCCLPP_FLOAT(ReduceF16, 2, detail::widenHalf(bits), detail::narrowHalf(value))
-MSCCLPP_FLOAT(ReduceBf16, 2, detail::bitsAs<float>(bits << 16), detail::narrowBf16(value))
+MSCCLPP_FLOAT(ReduceF16, 2, detail::widenHalf(bits), detail::narrowTwoHalves(value, 0.0f))
+MSCCLPP_FLOAT(ReduceBf16, 2, detail::bitsAs<float>(bits << 16), detail::narrowTwoBf16(value, 0.0f))
 #else
 MSCCLPP_FLOAT(ReduceBf16, 2, detail::bitsAs<float>(bits << 16), (detail::narrowFloat<8, 7, 0x7f7f, false, 0x7fff>(value)))
 MSCCLPP_FLOAT(ReduceF16, 2, (detail::widenFloat<5, 10>(bits)), (detail::narrowFloat<5, 10, 0x7bff, false, 0x7fff>(value)))
@@ -258,16 +258,14 @@ template <uint32_t Type>
 MSCCLPP_DEVICE_INLINE uint32_t narrowTwo(float first, float second) {
   using N = Number<Type>;
 #if defined(MSCCLPP_DEVICE_CUDA)
-  uint32_t bits;
   if constexpr (Type == ReduceF16) {
-    asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(bits) : "f"(first), "f"(second));
-    return bits;
+    return detail::narrowTwoHalves(first, second);
   } else if constexpr (Type == ReduceBf16) {
-    asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(bits) : "f"(first), "f"(second));
-    return bits;
+    return detail::narrowTwoBf16(first, second);
   }
 #if __CUDA_ARCH__ >= 890
   if constexpr (Type == ReduceF8E4m3) {
+    uint32_t bits;
     asm("{\n\t.reg .b16 two;\n\tcvt.rn.satfinite.e4m3x2.f32 two, %2, %1;\n\tcvt.u32.u16 %0, two;\n\t}"
         : "=r"(bits)
         : "f"(first), "f"(second));

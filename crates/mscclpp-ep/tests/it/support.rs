@@ -71,7 +71,7 @@ pub(crate) fn memory(gpu: &Gpu, bytes: &[u8]) -> DeviceBuffer {
     buffer
 }
 
-/// The same, which begins so many bytes behind the begin of an allocation.
+/// The same, which begins so many bytes behind the beginning of an allocation.
 pub(crate) fn memory_at(gpu: &Gpu, offset: u64, bytes: &[u8]) -> Memory {
     let buffer = memory(gpu, &[&vec![0; offset as usize], bytes].concat());
     Memory::slice(&buffer, offset..offset + bytes.len() as u64).expect("the end of the memory")

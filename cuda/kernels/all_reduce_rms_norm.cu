@@ -1,4 +1,5 @@
 // all_reduce, residual and RMSNorm in one launch: the kernels of the example all_reduce_rms_norm.
+// build: compute_90
 
 #include "mscclpp/collective_device.hpp"
 
@@ -113,6 +114,7 @@ struct AddAndNormalise {
 template <class N, class Output>
 MSCCLPP_DEVICE_INLINE void addAndNormalise(const CollectiveHandle& comm, const CollectiveRows& rows, const void* residual,
                                            const void* weight, float epsilon, Output output) {
+  waitForEarlierLaunches();
   allReduceRows<N>(comm, rows, AddAndNormalise<N, Output>{residual, weight, epsilon, output});
 }
 

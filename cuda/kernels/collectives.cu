@@ -1,4 +1,5 @@
 // The kernels of collectives between any number of ranks: each takes a communicator's handle and a call.
+// build: compute_90
 
 #include "mscclpp/collective_device.hpp"
 #include "mscclpp/collective_moves_device.hpp"

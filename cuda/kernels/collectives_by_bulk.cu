@@ -10,6 +10,7 @@
 extern "C" __global__ void __launch_bounds__(1024)
     exchange_bulk_move(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,
                        const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveDirectCall call) {
+  mscclpp::waitForEarlierLaunches();
   extern __shared__ __align__(128) uint8_t dynamic[];
   const mscclpp::detail::ByBulk copier = {reinterpret_cast<mscclpp::BulkStage<>*>(dynamic)};
   mscclpp::detail::exchangeInBulk(comm, call, copier);

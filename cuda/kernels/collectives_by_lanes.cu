@@ -11,6 +11,7 @@ using namespace mscclpp;
 #define LANES_KERNEL(NAME, ...)                                                                                     \
   extern "C" __global__ void __launch_bounds__(1024)                                                                \
       NAME(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveCall call) {     \
+    waitForEarlierLaunches();                                                                                       \
     extern __shared__ __align__(128) uint8_t dynamic[];                                                             \
     detail::exchangeByLanes<__VA_ARGS__>(comm, call, reinterpret_cast<detail::LaneStage*>(dynamic));                \
   }

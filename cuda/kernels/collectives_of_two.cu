@@ -1,5 +1,6 @@
 // The kernels of collectives between two ranks, with the names of those of collectives.cu. They know that there are two,
 // so they compute less and are loaded sooner. Two ranks need no all_reduce in two steps.
+// build: compute_90
 
 #include "mscclpp/collective_device.hpp"
 #include "mscclpp/collective_moves_device.hpp"

@@ -69,7 +69,7 @@ macro_rules! kernel {
 ///
 /// All take the residual and the weights in device memory, and epsilon; those with `_fp8` then take a unit; and all take
 /// a `CollectiveHandle` and a `CollectiveRows` by value. `Collectives::all_reduce_rows` launches them.
-pub const ALL_REDUCE_RMS_NORM: KernelSource<'static> = kernel!("all_reduce_rms_norm");
+pub const ALL_REDUCE_RMS_NORM: KernelSource<'static> = kernel!("all_reduce_rms_norm", newer);
 
 /// The kernels of the tutorial on memory channels: `bidir_put`, `bidir_get` and `bidir_put_packets`.
 ///
@@ -83,7 +83,7 @@ pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channe
 /// `move_messages` takes a `CollectiveSends`, `move_many_messages` a `CollectiveManySends`, `exchange_direct_move` and those of
 /// `all_reduce_direct` a `CollectiveDirectCall`, those of `reduce_group` a `CollectiveGroup`, and those of `moves`,
 /// `reduces` and `all_reduces` a `CollectiveMoves`.
-pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
+pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives", newer);
 
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic
 /// shared memory. It takes a `CollectiveHandle` and a `CollectiveDirectCall` by value, and needs compute capability 9.0.
@@ -99,7 +99,7 @@ pub const COLLECTIVES_BY_LANES: KernelSource<'static> = kernel!("collectives_by_
 pub const COLLECTIVES_OF_NODES: KernelSource<'static> = kernel!("collectives_of_nodes");
 
 /// The kernels of [`COLLECTIVES`] that two ranks need, made smaller for two.
-pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_two");
+pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_two", newer);
 
 /// The kernel of the example custom_proxy: `broadcast_and_gather`, which takes a `FifoDeviceHandle` by value and
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.

@@ -55,6 +55,7 @@ const KERNELS: KernelSource<'static> = KernelSource::new(
     extern "C" __global__ void __launch_bounds__(1024)
         quantise_and_dispatch(const float* x, uint32_t hidden, const MSCCLPP_GRID_CONSTANT EpHandle ep,
                               const MSCCLPP_GRID_CONSTANT EpDispatch call) {
+      waitForEarlierLaunches();
       __shared__ EpDispatchShared shared;
       extern __shared__ uint32_t counts[];
       dispatchRows(ep, call, shared, counts, Int8Rows(x, hidden));
@@ -74,6 +75,7 @@ const KERNELS: KernelSource<'static> = KernelSource::new(
     extern "C" __global__ void __launch_bounds__(1024)
         combine_and_add(const float* x, uint32_t hidden, const MSCCLPP_GRID_CONSTANT EpHandle ep,
                         const MSCCLPP_GRID_CONSTANT EpCombine call) {
+      waitForEarlierLaunches();
       __shared__ EpCombineShared shared;
       combineRows<ReduceF32>(ep, call, shared, AddResidual{x, hidden});
     }

@@ -53,6 +53,12 @@ pub(crate) fn nvrtc_library() -> Option<PathBuf> {
     read("MSCCLPP_NVRTC_SO").map(Into::into)
 }
 
+/// `MSCCLPP_PROGRAMMATIC_LAUNCHES`: whether kernels that wait for the launch before theirs begin early, `1` (default) or `0`.
+#[cfg(feature = "cuda")]
+pub(crate) fn programmatic_launches() -> Result<bool> {
+    Ok(switch("MSCCLPP_PROGRAMMATIC_LAUNCHES", ["0", "1"], "1 or 0")?.unwrap_or(true))
+}
+
 /// The folders where a CUDA toolkit may be: `CUDA_HOME`, `CUDA_PATH`, and the usual folder.
 #[cfg(feature = "cuda")]
 pub(crate) fn cuda_toolkits() -> Vec<PathBuf> {

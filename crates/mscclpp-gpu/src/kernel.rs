@@ -168,6 +168,10 @@ impl Kernel {
     /// The kernel's module and the objects among the arguments ([`KernelArgs`]) live until the launch is complete, even
     /// if they and the stream are dropped meanwhile.
     ///
+    /// On CUDA, a kernel whose PTX has `griddepcontrol.wait` may begin before what is in front of it on the stream is complete,
+    /// and waits for that at this instruction: a programmatic dependent launch. That needs a driver of CUDA 12.3, and that
+    /// `MSCCLPP_PROGRAMMATIC_LAUNCHES` is not `0`. Kernels of [binaries](Module::load_binary) are launched as usual.
+    ///
     /// # Safety
     /// The arguments must match the kernel's parameters in number, order and type. The memory to which plain pointers
     /// and device handles among them point must be valid until the kernel is complete. Blocks that wait for each other

@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         1: a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel,
         1: a_kernel_with_much_local_memory_starts_while_another_waits_for_it,
         1: a_launch_records_an_event_when_its_kernel_has_begun,
+        1: kernels_that_may_begin_early_see_what_those_before_them_wrote,
         1: what_the_driver_refuses_is_an_error_that_names_it,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -179,6 +180,75 @@ fn a_launch_records_an_event_when_its_kernel_has_begun() {
     assert!(!stream.query().unwrap(), "the second kernel runs");
     open(1);
     stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
+}
+
+/// Each step reads what the one before it wrote, on one stream, on two that wait for each other, and in a graph of both.
+fn kernels_that_may_begin_early_see_what_those_before_them_wrote() {
+    let source = KernelSource::new(
+        "steps.cu",
+        r#"
+        #include <mscclpp/group_device.hpp>
+        typedef unsigned long long Word;
+        __device__ void step(const volatile Word* from, volatile Word* to) {
+          const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+          const Word before = from[i];
+          const long long until = clock64() + 5000;
+          while (clock64() < until) {}
+          to[(i + 1) % n] = before * 3 + 1;
+        }
+        // The launch behind it may begin at once.
+        extern "C" __global__ void early(const Word* from, Word* to) {
+        #if __CUDA_ARCH__ >= 900
+          asm volatile("griddepcontrol.launch_dependents;");
+        #endif
+          mscclpp::waitForEarlierLaunches();
+          step(from, to);
+        }
+        extern "C" __global__ void usual(const Word* from, Word* to) { step(from, to); }
+        "#,
+    );
+    const BLOCKS: u32 = 8;
+    const WORDS: usize = BLOCKS as usize * 64;
+    const STEPS: usize = 200;
+    const GRAPHS: usize = 10;
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    let module = Module::load(&gpu, &source).unwrap();
+    let kernels = ["early", "early", "usual"].map(|name| module.kernel(name).unwrap());
+    let words = [(); 2].map(|()| gpu.allocate(8 * WORDS as u64).unwrap());
+    let streams = [(); 2].map(|()| gpu.stream().unwrap());
+    let put = || {
+        let mut before = &streams[0];
+        for i in 0..STEPS {
+            // The last step is on the first stream again.
+            let stream = &streams[usize::from(i % 5 == 3)];
+            if stream.raw() != before.raw() {
+                let event = gpu.event(false).unwrap();
+                before.record(&event).unwrap();
+                stream.wait_event(&event).unwrap();
+            }
+            before = stream;
+            let args = KernelArgs::new().with(&words[i % 2]).with(&words[1 - i % 2]);
+            // SAFETY: these are the kernel's arguments.
+            unsafe { kernels[i % 3].launch(stream, LaunchConfig::linear(BLOCKS, 64), &args).unwrap() };
+        }
+    };
+    words[0].write_params(0, &(0..WORDS as u64).collect::<Vec<_>>()).unwrap();
+    put();
+    streams[0].begin_capture().unwrap();
+    put();
+    let graph = streams[0].end_capture().unwrap();
+    for _ in 0..GRAPHS {
+        // SAFETY: the graph keeps the words.
+        unsafe { graph.launch(&streams[0]).unwrap() };
+    }
+    streams[0].synchronize_timeout(Duration::from_secs(60)).unwrap();
+    let steps = STEPS * (1 + GRAPHS);
+    let mut found = [0u64; WORDS];
+    words[0].read_params(0, &mut found).unwrap();
+    for i in 0..WORDS {
+        let expected = (0..steps).fold(i as u64, |word, _| word.wrapping_mul(3).wrapping_add(1));
+        assert_eq!(found[(i + steps) % WORDS], expected, "word {i}");
+    }
 }
 
 fn what_the_driver_refuses_is_an_error_that_names_it() {

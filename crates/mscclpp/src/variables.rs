@@ -1,7 +1,7 @@
 //! The environment variables that this library has, to tell a user of one that it has not.
 
 /// The names behind `MSCCLPP_`, as in `docs/src/environment.md` and `docs/src/infiniband.md`.
-const KNOWN: [&str; 51] = [
+const KNOWN: [&str; 52] = [
     "ADDRESS",
     "BOOTSTRAP_SECRET",
     "CACHE_DIR",
@@ -44,6 +44,7 @@ const KNOWN: [&str; 51] = [
     "NVRTC_SO",
     "N_RANKS",
     "PLATFORM",
+    "PROGRAMMATIC_LAUNCHES",
     "RANK",
     "SIM_DEVICES",
     "SIM_PEER_ACCESS",

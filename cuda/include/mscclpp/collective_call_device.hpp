@@ -115,6 +115,7 @@ struct CollectiveCall {
   extern "C" __global__ void __launch_bounds__(1024)                                            \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                          \
            const MSCCLPP_GRID_CONSTANT CALL call) {                                             \
+    mscclpp::waitForEarlierLaunches();                                                          \
     __VA_ARGS__(comm, call);                                                                    \
   }
 #define MSCCLPP_COLLECTIVE_KERNEL(NAME, ...) MSCCLPP_KERNEL_OF(mscclpp::CollectiveCall, NAME, __VA_ARGS__)

@@ -393,6 +393,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   extern "C" __global__ void __launch_bounds__(1024)                                                    \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                                  \
            const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveDirectCall call) {                            \
+    mscclpp::waitForEarlierLaunches();                                                                  \
     mscclpp::detail::exchangeDirectly<OF_TWO>(comm, call);                                              \
   }
 

@@ -18,6 +18,7 @@ static_assert(sizeof(mscclpp::EpUsualCombine<0>) == sizeof(mscclpp::EpCombine), 
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::KNOWN::Handle ep, const MSCCLPP_GRID_CONSTANT mscclpp::KNOWN::Call call,   \
            uint32_t halves) {                                                                                              \
     using namespace mscclpp::detail;                                                                                       \
+    mscclpp::waitForEarlierLaunches();                                                                                     \
     __shared__ EpHeads heads;                                                                                              \
     extern __shared__ uint32_t counts[];                                                                                   \
     dispatchExperts<EpRows::TRAVEL, mscclpp::KNOWN>(ep, call, heads, counts, EpGivenRows{}, halves);                       \
@@ -29,6 +30,7 @@ static_assert(sizeof(mscclpp::EpUsualCombine<0>) == sizeof(mscclpp::EpCombine), 
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::EpHandle ep, const MSCCLPP_GRID_CONSTANT mscclpp::CALL call,               \
            uint32_t halves) {                                                                                              \
     using namespace mscclpp::detail;                                                                                       \
+    mscclpp::waitForEarlierLaunches();                                                                                     \
     using Combiner = EpCombiner<mscclpp::TYPE, BY_PACKETS, EpSumsAsTheyAre, mscclpp::CALL>;                                \
     __shared__ EpTerms terms[BY_PACKETS ? 8 : mscclpp::EpMaxWarps];                                                        \
     __shared__ EpHeads heads;                                                                                              \

@@ -199,4 +199,21 @@ MSCCLPP_DEVICE_INLINE void blockSync() { __syncthreads(); }
 
 #endif
 
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace mscclpp {
+
+// Waits until everything that is in front of this launch on its stream is complete. The library launches a kernel that calls
+// this so that it may begin earlier: a programmatic dependent launch, from CUDA 12.3 and compute capability 9.0 on. So all
+// threads call it before they access memory. For other devices it does nothing, since no launch begins earlier.
+MSCCLPP_DEVICE_INLINE void waitForEarlierLaunches() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
 #endif  // MSCCLPP_GROUP_DEVICE_HPP_

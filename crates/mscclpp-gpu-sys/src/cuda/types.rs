@@ -110,37 +110,45 @@ pub struct KernelLaunch {
     /// The stream.
     pub stream: sys::CUstream,
     /// The attributes of the launch.
-    pub attributes: *const LaunchCompletion,
+    pub attributes: *const LaunchAttribute,
     /// The number of attributes.
     pub attribute_count: u32,
 }
 
-/// `CUlaunchAttribute` with `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`, of CUDA 12.3: an event that is recorded when all
-/// blocks of a kernel have begun.
+/// `CUlaunchAttribute`, with one of two attributes.
 #[repr(C)]
 #[derive(Debug)]
-pub struct LaunchCompletion {
+pub struct LaunchAttribute {
     id: u64,
     event: sys::CUevent,
     flags: u32,
     reserved: [u32; 13],
 }
 
-impl LaunchCompletion {
-    /// The version of the driver that has it, as `cuDriverGetVersion` says it.
+impl LaunchAttribute {
+    /// The version of the driver that has both, also in captures, as `cuDriverGetVersion` says it.
     pub const SINCE: i32 = 12_030;
 
-    /// The attribute for an event, which was made without timing.
+    /// `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`: the event, which was made without timing, is recorded when all blocks of
+    /// the kernel have begun.
     #[must_use]
-    pub const fn of(event: sys::CUevent) -> Self {
+    pub const fn completion(event: sys::CUevent) -> Self {
         Self { id: 12, event, flags: 0, reserved: [0; 13] }
+    }
+
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may begin before the launch in front of it on the
+    /// stream is complete.
+    #[must_use]
+    pub const fn programmatic() -> Self {
+        // The value is an int, in the first bytes of a pointer.
+        Self { id: 6, event: std::ptr::without_provenance_mut(1), flags: 0, reserved: [0; 13] }
     }
 }
 
 // These layouts are those of the driver's header, as cudarc declares them.
 const _: () = {
     assert!(size_of::<KernelLaunch>() == size_of::<sys::CUlaunchConfig>());
-    assert!(size_of::<LaunchCompletion>() == size_of::<sys::CUlaunchAttribute>());
+    assert!(size_of::<LaunchAttribute>() == size_of::<sys::CUlaunchAttribute>());
     assert!(size_of::<Location>() == size_of::<sys::CUmemLocation>());
     assert!(size_of::<AllocationProp>() == size_of::<sys::CUmemAllocationProp>());
     assert!(align_of::<AllocationProp>() == align_of::<sys::CUmemAllocationProp>());

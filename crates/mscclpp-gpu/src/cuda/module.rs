@@ -8,7 +8,7 @@ use std::{
 
 use mscclpp_gpu_sys::cuda::{
     CUevent_st, CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUstream_st, CuResult,
-    Driver, KernelLaunch, LaunchCompletion,
+    Driver, KernelLaunch, LaunchAttribute,
 };
 use parking_lot::Mutex;
 
@@ -21,6 +21,7 @@ use crate::{
         failure::{check, failure},
         module::{Loaded, Module},
     },
+    env,
 };
 
 const LOG_BYTES: usize = 16 << 10;
@@ -57,26 +58,32 @@ impl Modules<Self> for Driver {
         parameters(self, function)
     }
 
-    unsafe fn launch_recording(
+    unsafe fn launch_extended(
         &self,
         function: *mut CUfunc_st,
         config: LaunchConfig,
         stream: *mut CUstream_st,
         params: *mut *mut c_void,
-        event: *mut CUevent_st,
+        event: Option<*mut CUevent_st>,
+        programmatic: bool,
     ) -> Option<(&'static str, CuResult)> {
-        let launch = self.launch_kernel_ex.filter(|_| records_launches(self))?;
-        let attribute = LaunchCompletion::of(event);
+        // That a function is programmatic was asked when it was loaded.
+        let launch = self.launch_kernel_ex.filter(|_| programmatic || has_attributes(self))?;
+        let both = [
+            LaunchAttribute::programmatic(),
+            LaunchAttribute::completion(event.unwrap_or(std::ptr::null_mut())),
+        ];
+        let attributes = &both[usize::from(!programmatic)..1 + usize::from(event.is_some())];
         let LaunchConfig { grid, block, shared_bytes } = config;
         let config = KernelLaunch {
             grid,
             block,
             shared_bytes,
             stream,
-            attributes: &raw const attribute,
-            attribute_count: 1,
+            attributes: attributes.as_ptr(),
+            attribute_count: attributes.len() as u32,
         };
-        // SAFETY: the caller's promise; the driver reads `config` and its attribute before it returns.
+        // SAFETY: the caller's promise; the driver reads `config` and its attributes before it returns.
         let result = unsafe { launch(&raw const config, function, params, std::ptr::null_mut()) };
         Some(("cuLaunchKernelEx", result))
     }
@@ -107,7 +114,11 @@ fn load_ptx(device: &'static Device, name: &str, source: &str) -> Result<Fitted>
     let (kernels, variables) = (Some(ptx::kernels(source)), Some(ptx::variables(source)));
     let (name, image) = (format!("the PTX of {name}"), text.as_bytes_with_nul());
     // SAFETY: PTX is text that ends with NUL.
-    unsafe { load_image(device, &name, image, kernels, variables) }
+    let (mut module, fits) = unsafe { load_image(device, &name, image, kernels, variables)? };
+    if has_attributes(device.driver()) && env::programmatic_launches()? {
+        module.programmatic = ptx::waiting_kernels(source);
+    }
+    Ok((module, fits))
 }
 
 /// # Safety
@@ -124,7 +135,8 @@ unsafe fn load_image(
     device.retired_modules.unload(driver);
     // SAFETY: the caller's promise.
     let raw = unsafe { load(driver, name, image)? };
-    let module = Module { loaded: Arc::new(Loaded::new(device, raw)), kernels, variables };
+    let loaded = Arc::new(Loaded::new(device, raw));
+    let module = Module { loaded, kernels, variables, programmatic: Vec::new() };
     let (mut most_shared, mut most_local) = (0, 0);
     for name in module.kernels.iter().flatten() {
         // The name was found in text, so it may be a word in a comment.
@@ -142,12 +154,12 @@ unsafe fn load_image(
     Ok((module, most_shared <= DEFAULT_SHARED_BYTES))
 }
 
-/// Whether the driver records events when the blocks of a kernel have begun.
-fn records_launches(driver: &Driver) -> bool {
+/// Whether the driver has all of [`LaunchAttribute`].
+fn has_attributes(driver: &Driver) -> bool {
     let mut version = 0;
     // SAFETY: `version` is valid for the write.
     let result = unsafe { (driver.driver_get_version)(&raw mut version) };
-    result == CuResult::SUCCESS && version >= LaunchCompletion::SINCE
+    result == CuResult::SUCCESS && version >= LaunchAttribute::SINCE
 }
 
 /// Loads a function of a module that lives.

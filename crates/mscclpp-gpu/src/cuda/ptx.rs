@@ -17,6 +17,15 @@ pub(super) fn kernels(source: &str) -> Vec<String> {
     names
 }
 
+/// The kernels with `griddepcontrol.wait`, an instruction from compute capability 9.0 on.
+pub(super) fn waiting_kernels(source: &str) -> Vec<String> {
+    let entries = source.split(".entry").skip(1);
+    // A function may stand behind a kernel.
+    let waits =
+        |entry: &&str| entry.split(".func").next().is_some_and(|body| body.contains("griddepcontrol.wait"));
+    entries.filter(waits).map(|entry| identifier(entry.trim_start())).collect()
+}
+
 /// The variables in `.const` and `.global` space: the last word of their declaration.
 pub(super) fn variables(source: &str) -> Vec<String> {
     source.lines().filter_map(variable).collect()
@@ -72,6 +81,18 @@ _Z5otherv()
         assert_eq!(kernels(SOURCE), ["third", "ping_pong", "_Z5otherv"]);
         assert!(kernels(".entry").is_empty());
         assert!(kernels("").is_empty());
+    }
+
+    #[test]
+    fn finds_the_kernels_that_wait() {
+        let source = "
+.func other() { griddepcontrol.wait; ret; }
+.entry one() { ret; }
+.func another() { griddepcontrol.wait; ret; }
+.visible .entry two(.param .u64 p) { griddepcontrol.wait; ret; }
+.entry three() { griddepcontrol.launch_dependents; ret; }";
+        assert_eq!(waiting_kernels(source), ["two"]);
+        assert!(waiting_kernels(SOURCE).is_empty());
     }
 
     #[test]

@@ -144,18 +144,20 @@ pub(crate) trait Modules<D: Api> {
     fn prepare(&self, _name: &str, _function: *mut D::Function) -> Result<Option<Vec<KernelParameter>>> {
         Ok(None)
     }
-    /// Launches a function, and records the event when all its blocks have begun. None, with nothing done, if the driver cannot.
+    /// Launches a function, and records the event, if one is given, when all its blocks have begun. If it is `programmatic`,
+    /// it may begin before the launch in front of it is complete. None, with nothing done, if the driver cannot.
     ///
     /// # Safety
     /// The caller promises what [`crate::Kernel::launch`] asks for. Stream, function and event live, and `params` points to as
-    /// many arguments as the function has.
-    unsafe fn launch_recording(
+    /// many arguments as the function has. A programmatic function has `griddepcontrol.wait`.
+    unsafe fn launch_extended(
         &self,
         _function: *mut D::Function,
         _config: LaunchConfig,
         _stream: *mut D::Stream,
         _params: *mut *mut c_void,
-        _event: *mut D::Event,
+        _event: Option<*mut D::Event>,
+        _programmatic: bool,
     ) -> Option<(&'static str, D::Code)> {
         None
     }

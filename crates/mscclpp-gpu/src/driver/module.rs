@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::{
     api::{Api, Handle},
     device::Device,
-    event::event_of,
+    event::{Event, event_of},
     failure::{check, failure, log_failure},
     stream::Stream,
 };
@@ -32,6 +32,8 @@ pub(crate) struct Module<D: Api> {
     /// The names of its kernels and variables, as far as they are known, for messages.
     pub(crate) kernels: Option<Vec<String>>,
     pub(crate) variables: Option<Vec<String>>,
+    /// The names of the kernels whose launches are programmatic.
+    pub(crate) programmatic: Vec<String>,
 }
 
 pub(crate) struct Loaded<D: Api> {
@@ -76,7 +78,14 @@ impl<D: Api> ModuleBackend for Module<D> {
         };
         let parameters = device.driver().prepare(name, function)?;
         let module = Arc::clone(&self.loaded);
-        Ok(Arc::new(Kernel { owner: module.clone(), module, function: Handle(function), parameters }))
+        let programmatic = self.programmatic.iter().any(|waiting| waiting == name);
+        Ok(Arc::new(Kernel {
+            owner: module.clone(),
+            module,
+            function: Handle(function),
+            parameters,
+            programmatic,
+        }))
     }
 
     fn symbol(&self, name: &str) -> Result<(DevicePtr, u64)> {
@@ -140,6 +149,8 @@ struct Kernel<D: Api> {
     owner: Owner,
     function: Handle<D::Function>,
     parameters: Option<Vec<KernelParameter>>,
+    /// See [`crate::Kernel::launch`].
+    programmatic: bool,
 }
 
 impl<D: Api> KernelBackend for Kernel<D> {
@@ -162,19 +173,21 @@ impl<D: Api> KernelBackend for Kernel<D> {
         };
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let (function, shared, params) = (self.function.0, config.shared_bytes, params.as_mut_ptr());
-        let raw = event.map(|event| event_of::<D>(&**event)).transpose()?;
+        let raw = event.map(|event| event_of::<D>(&**event)).transpose()?.map(Event::handle);
+        let extended = raw.is_some() || self.programmatic && !cooperative;
         // SAFETY: the function, the stream and the event live. `params` points to as many arguments as the kernel has, each of
         // its type (the caller's promise); the driver copies them before it returns and does not write to them.
-        let recorded = raw.and_then(|event| unsafe {
-            device.driver().launch_recording(function, config, stream.handle(), params, event.handle())
+        let launched = extended.then(|| unsafe {
+            device.driver().launch_extended(function, config, stream.handle(), params, raw, self.programmatic)
         });
-        if let (Some(event), None) = (event, &recorded) {
+        let launched = launched.flatten();
+        if let (Some(event), None) = (event, &launched) {
             stream.record(event)?;
         }
         // SAFETY: the same as above.
         let (call, result) = unsafe {
-            if let Some(recorded) = recorded {
-                recorded
+            if let Some(launched) = launched {
+                launched
             } else if cooperative {
                 let Entry(name, launch) = device.functions().launch_cooperative_kernel;
                 (name, launch(function, gx, gy, gz, bx, by, bz, shared, stream.handle(), params))

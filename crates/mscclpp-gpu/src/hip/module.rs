@@ -48,7 +48,8 @@ impl Modules<Self> for Hip {
             return Err(Error::Compile { name: format!("the code of {name}"), log });
         }
         check(hip, result, "hipModuleLoadData")?;
-        Ok(Arc::new(Module { loaded: Arc::new(Loaded::new(device, raw)), kernels: None, variables: None }))
+        let loaded = Arc::new(Loaded::new(device, raw));
+        Ok(Arc::new(Module { loaded, kernels: None, variables: None, programmatic: Vec::new() }))
     }
 }
 

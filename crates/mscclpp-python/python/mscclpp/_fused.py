@@ -107,6 +107,7 @@ using namespace mscclpp;
 extern "C" __global__ void __launch_bounds__(1024)
     fused_all_reduce({declared}const MSCCLPP_GRID_CONSTANT CollectiveHandle comm_,
                      const MSCCLPP_GRID_CONSTANT CollectiveRows rows_) {{
+  waitForEarlierLaunches();
   using N_ = Number<{number}>;
   allReduceRows<N_>(comm_, rows_, Epilogue<N_>{{{", ".join(name for name, _ in self._parameters)}}});
 }}

@@ -175,8 +175,9 @@ impl Kernel {
     /// # Safety
     /// The arguments must match the kernel's parameters in number, order and type. The memory to which plain pointers
     /// and device handles among them point must be valid until the kernel is complete. Blocks that wait for each other
-    /// must all fit on the device at once ([`Kernel::launch_cooperative`] checks that). On simulated devices, no thread
-    /// may need more than 120 KiB of stack.
+    /// must all fit on the device at once ([`Kernel::launch_cooperative`] checks that). In a kernel with `griddepcontrol.wait`,
+    /// each thread executes it before it accesses memory that earlier work of the stream reads or writes. On simulated devices,
+    /// no thread may need more than 120 KiB of stack.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a stream of another device, for a number of blocks or threads that no device runs,
@@ -188,8 +189,9 @@ impl Kernel {
     }
 
     /// Launches like [`Kernel::launch`], and records `event` when all blocks of the kernel have begun: for work in other streams
-    /// that is to begin after the kernel, and not to wait for its end. Where the driver cannot do that (CUDA before 12.3, HIP,
-    /// simulated devices), the event is recorded in front of the launch. On CUDA it must be one without timing.
+    /// that is to begin after the kernel, and not to wait for its end. What is in front of the kernel is complete then. Where the
+    /// driver cannot do that (CUDA before 12.3, HIP, simulated devices), the event is recorded in front of the launch. On CUDA it
+    /// must be one without timing.
     ///
     /// # Safety
     /// The same as for [`Kernel::launch`].

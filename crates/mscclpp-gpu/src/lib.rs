@@ -28,8 +28,9 @@
 //!
 //! # Environment
 //! This crate reads `MSCCLPP_PLATFORM`, `MSCCLPP_SIM_DEVICES`, `MSCCLPP_SIM_PEER_ACCESS`, `MSCCLPP_SIM_RACES`,
-//! `MSCCLPP_SIM_SCHEDULE`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and `MSCCLPP_NVRTC_SO`. The book's page "Environment variables"
-//! (`docs/src/environment.md`) says what they mean. A malformed value is [`Error::Environment`]; an empty one counts as unset.
+//! `MSCCLPP_SIM_SCHEDULE`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX`, `MSCCLPP_NVRTC_SO` and `MSCCLPP_PROGRAMMATIC_LAUNCHES`. The book's
+//! page "Environment variables" (`docs/src/environment.md`) says what they mean. A malformed value is
+//! [`Error::Environment`]; an empty one counts as unset.
 
 /// The program in the package's README compiles.
 #[cfg(doctest)]

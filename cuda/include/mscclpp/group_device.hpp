@@ -204,8 +204,9 @@ MSCCLPP_DEVICE_INLINE void blockSync() { __syncthreads(); }
 namespace mscclpp {
 
 // Waits until everything that is in front of this launch on its stream is complete. The library launches a kernel that calls
-// this so that it may begin earlier: a programmatic dependent launch, from CUDA 12.3 and compute capability 9.0 on. So all
-// threads call it before they access memory. For other devices it does nothing, since no launch begins earlier.
+// this so that it may begin earlier: a programmatic dependent launch, from CUDA 12.3 and compute capability 9.0 on. All threads
+// call it, and before it they access nothing but parameters and shared memory. For other devices it does nothing, since no
+// launch begins earlier.
 MSCCLPP_DEVICE_INLINE void waitForEarlierLaunches() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,6 +1,6 @@
 //! Structs that the driver fills in or that hold enums, with integers in place of the enums.
 
-use std::ffi::c_void;
+use std::{ffi::c_void, mem::offset_of};
 
 use cudarc::driver::sys;
 
@@ -149,6 +149,7 @@ impl LaunchAttribute {
 const _: () = {
     assert!(size_of::<KernelLaunch>() == size_of::<sys::CUlaunchConfig>());
     assert!(size_of::<LaunchAttribute>() == size_of::<sys::CUlaunchAttribute>());
+    assert!(offset_of!(LaunchAttribute, event) == offset_of!(sys::CUlaunchAttribute, value));
     assert!(size_of::<Location>() == size_of::<sys::CUmemLocation>());
     assert!(size_of::<AllocationProp>() == size_of::<sys::CUmemAllocationProp>());
     assert!(align_of::<AllocationProp>() == align_of::<sys::CUmemAllocationProp>());

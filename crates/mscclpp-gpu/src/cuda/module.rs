@@ -7,8 +7,8 @@ use std::{
 };
 
 use mscclpp_gpu_sys::cuda::{
-    CUevent_st, CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUstream_st, CuResult,
-    Driver, KernelLaunch, LaunchAttribute,
+    CUfunc_st, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUstream_st, CuResult, Driver,
+    KernelLaunch, LaunchAttribute,
 };
 use parking_lot::Mutex;
 
@@ -17,7 +17,7 @@ use crate::{
     Error, KernelParameter, KernelSource, LaunchConfig, Result,
     backend::ModuleBackend,
     driver::{
-        api::Modules,
+        api::{Modules, Way},
         failure::{check, failure},
         module::{Loaded, Module},
     },
@@ -58,32 +58,31 @@ impl Modules<Self> for Driver {
         parameters(self, function)
     }
 
-    unsafe fn launch_extended(
+    unsafe fn launch_by(
         &self,
+        way: Way<Self>,
         function: *mut CUfunc_st,
         config: LaunchConfig,
         stream: *mut CUstream_st,
         params: *mut *mut c_void,
-        event: Option<*mut CUevent_st>,
-        programmatic: bool,
     ) -> Option<(&'static str, CuResult)> {
-        // That a function is programmatic was asked when it was loaded.
-        let launch = self.launch_kernel_ex.filter(|_| programmatic || has_attributes(self))?;
-        let both = [
-            LaunchAttribute::programmatic(),
-            LaunchAttribute::completion(event.unwrap_or(std::ptr::null_mut())),
-        ];
-        let attributes = &both[usize::from(!programmatic)..1 + usize::from(event.is_some())];
+        let launch = self.launch_kernel_ex?;
+        let attribute = match way {
+            // The version was checked when the function was loaded.
+            Way::Programmatic => LaunchAttribute::programmatic(),
+            Way::Recording(event) if has_attributes(self) => LaunchAttribute::completion(event),
+            Way::Recording(_) => return None,
+        };
         let LaunchConfig { grid, block, shared_bytes } = config;
         let config = KernelLaunch {
             grid,
             block,
             shared_bytes,
             stream,
-            attributes: attributes.as_ptr(),
-            attribute_count: attributes.len() as u32,
+            attributes: &raw const attribute,
+            attribute_count: 1,
         };
-        // SAFETY: the caller's promise; the driver reads `config` and its attributes before it returns.
+        // SAFETY: the caller's promise; the driver reads `config` and its attribute before it returns.
         let result = unsafe { launch(&raw const config, function, params, std::ptr::null_mut()) };
         Some(("cuLaunchKernelEx", result))
     }
@@ -109,13 +108,14 @@ type Fitted = (Module<Driver>, bool);
 /// Loads every kernel of `source` at once, also under `CUDA_MODULE_LOADING=LAZY`, the driver's default: loading one at its
 /// first launch may have to wait for the kernels that run, and one of them may be waiting for that launch.
 fn load_ptx(device: &'static Device, name: &str, source: &str) -> Result<Fitted> {
+    let may_be_early = env::programmatic_launches()? && has_attributes(device.driver());
     let text = CString::new(source)
         .map_err(|_| Error::invalid("PTX text with a NUL byte inside cannot be loaded"))?;
     let (kernels, variables) = (Some(ptx::kernels(source)), Some(ptx::variables(source)));
     let (name, image) = (format!("the PTX of {name}"), text.as_bytes_with_nul());
     // SAFETY: PTX is text that ends with NUL.
     let (mut module, fits) = unsafe { load_image(device, &name, image, kernels, variables)? };
-    if has_attributes(device.driver()) && env::programmatic_launches()? {
+    if may_be_early {
         module.programmatic = ptx::waiting_kernels(source);
     }
     Ok((module, fits))

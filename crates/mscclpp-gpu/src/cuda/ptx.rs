@@ -17,13 +17,14 @@ pub(super) fn kernels(source: &str) -> Vec<String> {
     names
 }
 
-/// The kernels with `griddepcontrol.wait`, an instruction from compute capability 9.0 on.
+/// The kernels with a line `griddepcontrol.wait`, without a condition. Devices have it from compute capability 9.0 on.
 pub(super) fn waiting_kernels(source: &str) -> Vec<String> {
     let entries = source.split(".entry").skip(1);
     // A function may stand behind a kernel.
-    let waits =
-        |entry: &&str| entry.split(".func").next().is_some_and(|body| body.contains("griddepcontrol.wait"));
-    entries.filter(waits).map(|entry| identifier(entry.trim_start())).collect()
+    let bodies = entries.filter_map(|entry| entry.split(".func").next());
+    let is_wait = |line: &str| line.trim_start().starts_with("griddepcontrol.wait");
+    let waiting = bodies.filter(|body| body.lines().any(is_wait));
+    waiting.map(|body| identifier(body.trim_start())).collect()
 }
 
 /// The variables in `.const` and `.global` space: the last word of their declaration.
@@ -85,12 +86,20 @@ _Z5otherv()
 
     #[test]
     fn finds_the_kernels_that_wait() {
-        let source = "
-.func other() { griddepcontrol.wait; ret; }
-.entry one() { ret; }
-.func another() { griddepcontrol.wait; ret; }
-.visible .entry two(.param .u64 p) { griddepcontrol.wait; ret; }
-.entry three() { griddepcontrol.launch_dependents; ret; }";
+        let source = ".func other() {
+            griddepcontrol.wait;
+        }
+        .entry one() {
+            // griddepcontrol.wait;
+            @%p1 griddepcontrol.wait;
+            griddepcontrol.launch_dependents;
+        }
+        .func another() {
+            griddepcontrol.wait;
+        }
+        .visible .entry two(.param .u64 p) {
+            griddepcontrol.wait;
+        }";
         assert_eq!(waiting_kernels(source), ["two"]);
         assert!(waiting_kernels(SOURCE).is_empty());
     }

@@ -127,6 +127,15 @@ pub(crate) trait Values<D: Api> {
     }
 }
 
+/// A way to launch a kernel other than the usual one.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "HIP has only the usual one"))]
+pub(crate) enum Way<D: Api> {
+    /// The event is recorded when all blocks have begun.
+    Recording(*mut D::Event),
+    /// The kernel may begin before the launch in front of it is complete, see [`crate::Kernel::launch`].
+    Programmatic,
+}
+
 /// How kernels of `D` are loaded.
 pub(crate) trait Modules<D: Api> {
     /// The state of a module that only this platform has.
@@ -144,20 +153,18 @@ pub(crate) trait Modules<D: Api> {
     fn prepare(&self, _name: &str, _function: *mut D::Function) -> Result<Option<Vec<KernelParameter>>> {
         Ok(None)
     }
-    /// Launches a function, and records the event, if one is given, when all its blocks have begun. If it is `programmatic`,
-    /// it may begin before the launch in front of it is complete. None, with nothing done, if the driver cannot.
+    /// Launches a function in a way that is not the usual one. None, with nothing done, if the driver cannot.
     ///
     /// # Safety
     /// The caller promises what [`crate::Kernel::launch`] asks for. Stream, function and event live, and `params` points to as
-    /// many arguments as the function has. A programmatic function has `griddepcontrol.wait`.
-    unsafe fn launch_extended(
+    /// many arguments as the function has. A [`Way::Programmatic`] function has `griddepcontrol.wait`.
+    unsafe fn launch_by(
         &self,
+        _way: Way<D>,
         _function: *mut D::Function,
         _config: LaunchConfig,
         _stream: *mut D::Stream,
         _params: *mut *mut c_void,
-        _event: Option<*mut D::Event>,
-        _programmatic: bool,
     ) -> Option<(&'static str, D::Code)> {
         None
     }

@@ -16,9 +16,9 @@ use mscclpp_gpu_sys::{Code, Entry};
 use parking_lot::Mutex;
 
 use super::{
-    api::{Api, Handle},
+    api::{Api, Handle, Way},
     device::Device,
-    event::{Event, event_of},
+    event::event_of,
     failure::{check, failure, log_failure},
     stream::Stream,
 };
@@ -173,14 +173,16 @@ impl<D: Api> KernelBackend for Kernel<D> {
         };
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let (function, shared, params) = (self.function.0, config.shared_bytes, params.as_mut_ptr());
-        let raw = event.map(|event| event_of::<D>(&**event)).transpose()?.map(Event::handle);
-        let extended = raw.is_some() || self.programmatic && !cooperative;
+        // A programmatic launch would have begun while the work in front of it runs, which whoever waits for the event needs.
+        let way = match event {
+            Some(event) => Some(Way::Recording(event_of::<D>(&**event)?.handle())),
+            None => (self.programmatic && !cooperative).then_some(Way::Programmatic),
+        };
         // SAFETY: the function, the stream and the event live. `params` points to as many arguments as the kernel has, each of
         // its type (the caller's promise); the driver copies them before it returns and does not write to them.
-        let launched = extended.then(|| unsafe {
-            device.driver().launch_extended(function, config, stream.handle(), params, raw, self.programmatic)
+        let launched = way.and_then(|way| unsafe {
+            device.driver().launch_by(way, function, config, stream.handle(), params)
         });
-        let launched = launched.flatten();
         if let (Some(event), None) = (event, &launched) {
             stream.record(event)?;
         }

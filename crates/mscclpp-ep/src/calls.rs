@@ -27,8 +27,8 @@ impl IdType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
-    /// `[R, C]`: row `n` of a rank is its `n`-th token for this rank. Nothing is copied: [`Routed::received`] says where the
-    /// rows are, and they stay there until a [`combine`](crate::Experts::combine) or
+    /// `[R, C]`: row `n` of a rank is its `n`-th token for this rank. The rows are in memory of the experts:
+    /// [`Routed::received`] says where, and they stay there until a [`combine`](crate::Experts::combine) or
     /// [`release`](crate::Routed::release).
     Rank,
     /// One row for each token that came, by rank, then by its number there. R x C rows have room for all.
@@ -179,7 +179,8 @@ impl Dispatch {
 
     /// Memory for statistics: R 64-bit numbers, to which the time is added that this rank waited for each rank, in nanoseconds.
     /// The time counts from when the block of the kernel that counts it has sent its part of the tokens, or from the beginning of
-    /// the call, if other blocks send.
+    /// the call, if other blocks send. It ends when all that the rank sends has come, or with a capacity of up to 128, when the
+    /// rank has begun the call.
     pub fn add_waits_to(mut self, waits: impl Into<Memory>) -> Self {
         self.add_waits_to = Some(waits.into());
         self

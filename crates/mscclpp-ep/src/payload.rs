@@ -47,14 +47,15 @@ impl NumberType {
 
 /// How tokens of [`NumberType::Bf16`] or [`NumberType::F16`] become numbers of one byte on their way. A receiver gets two
 /// tensors: numbers of type e4m3, and the scales. 128 numbers, or what is left at the end of a row, have one scale: the
-/// largest absolute value, at least 1e-4, divided by 448.
+/// largest absolute value, at least 1e-4, divided by 448. A NaN becomes a NaN, and does not count for the scale. With an
+/// infinity among them, the scale is infinite, what is infinite becomes a NaN, and all else 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Quantisation {
     /// A scale is a float.
     E4m3,
-    /// A scale is the next power of two: one byte, the exponent plus 127. A row has a multiple of 4 of them; those behind the
-    /// last are zero.
+    /// A scale is the next power of two: one byte, the exponent plus 127, or 255 if it is infinite. A row has a multiple of 4 of
+    /// them; those behind the last are zero.
     E4m3Ue8m0,
 }
 

@@ -103,8 +103,8 @@ impl Routed {
     }
 
     /// Where the rows of tensor `part` are that came in [`Layout::Rank`], until their combine or release.
-    /// Kernels that read them come before it in their stream. The next dispatch of the same micro-batch comes after it: these
-    /// experts cannot be used any more otherwise.
+    /// Kernels that read them come before it in their stream. The next dispatch of the same micro-batch comes after it:
+    /// otherwise these experts cannot be used any more, unless their capacity is at most 128.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for another layout, or a tensor that does not exist.

@@ -158,7 +158,7 @@ fn calls(kernels: KernelSource<'static>, random: &mut Random) {
     model.hidden = 40;
     without_the_host(
         &model,
-        &Options { kernels: Some(kernels), limit: LIMIT, ..options },
+        &Options { kernels: Some(kernels), limit: LIMIT, survives: false, ..options },
         5,
         random.word(),
         false,

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use mscclpp_ep::{Dispatch, Experts, Layout};
+use mscclpp_ep::{Dispatch, Experts, Layout, Memory};
 use mscclpp_test_support::Random;
 
 use crate::{
-    rounds::{any, run, without_the_host},
+    checked::{Options, check_dispatch, check_sums, combine, connect, dispatch, put, to_combine, tokens},
+    oracle::Tokens,
+    rounds::{any, any_of, run, without_the_host},
     support::{memory, ranks},
 };
 
@@ -17,6 +19,49 @@ fn random_routings_have_the_rows_and_the_bits_of_the_oracle() {
         let (model, options) = any(&mut random);
         run(&model, &options, 4, random.word());
     }
+}
+
+#[test]
+fn there_may_be_sixteen_ranks() {
+    let mut random = Random::new();
+    for ranks in [5 + random.below(11), 16] {
+        let (model, options) = any_of(ranks, &mut random);
+        run(&model, &options, 2, random.word());
+    }
+}
+
+/// As a backward pass uses it, in which the layers come in the other order.
+#[test]
+fn a_routing_is_used_when_many_others_have_come() {
+    let mut random = Random::new();
+    let (model, options) = any(&mut random);
+    let options = Options { layouts: vec![Layout::Token; model.ranks], exact: false, ..options };
+    let seed = random.word();
+    ranks(model.ranks, |comm, gpu| {
+        let experts = connect(&model, &options, comm, gpu);
+        let (stream, rank, mut random) =
+            (gpu.stream().expect("a stream"), experts.rank(), Random::with_seed(seed));
+        let layers: Vec<_> = (0..60)
+            .map(|_| {
+                let all: Vec<Tokens> =
+                    (0..model.ranks).map(|_| tokens(&model, &options, &mut random)).collect();
+                let (routed, call) =
+                    dispatch(&experts, &model, &options, &all[rank], (gpu, &stream), (0, false));
+                routed.release(&stream).expect("a release");
+                (all, routed, call)
+            })
+            .collect();
+        for (all, routed, call) in layers.into_iter().rev() {
+            let out: Vec<Memory> = call.out.iter().map(Memory::from).collect();
+            experts.dispatch_again(&routed, &call.parts, &out, &stream).expect("a dispatch");
+            let rows = model.rows(&all, rank);
+            let (memories, sums) = to_combine(&model, &options, &all[rank], &call, &rows, rank, gpu);
+            put(&experts, &options, &combine(&routed, &options, &memories, &sums), &stream);
+            experts.synchronize(&stream).expect("the calls");
+            check_dispatch(&model, &routed, &call, &[], &rows, rank);
+            check_sums(&model, &options, &all[rank], (&memories, &sums), rank, "again");
+        }
+    });
 }
 
 #[test]

@@ -20,8 +20,10 @@ pub(crate) struct Options {
     /// Whether only the token's rank has the weights.
     pub(crate) late_weights: bool,
     pub(crate) id_type: IdType,
-    /// The bytes of a second tensor, or 0.
-    pub(crate) also: usize,
+    /// The bytes of the rows of other tensors.
+    pub(crate) also: Vec<usize>,
+    /// Whether all tokens that a rank may have choose expert 0.
+    pub(crate) crowded: bool,
     /// Whether the second tensor comes column by column.
     pub(crate) column_major: bool,
     /// Whether the set-up is for larger rows than those that travel.
@@ -31,6 +33,8 @@ pub(crate) struct Options {
     /// Whether weights of rows travel back.
     pub(crate) row_weights: bool,
     pub(crate) statistics: bool,
+    /// Whether calls go on without a rank that is lost.
+    pub(crate) survives: bool,
     /// How far behind a multiple of 16 bytes the rows lie that calls are given.
     pub(crate) offset: u64,
     pub(crate) max_blocks: u32,
@@ -56,18 +60,19 @@ pub(crate) fn connect(model: &Model, options: &Options, comm: &Communicator, gpu
     if let Some(quantisation) = model.quantisation {
         payload = payload.quantise(quantisation);
     }
-    if options.also > 0 {
-        payload = payload.also(options.also);
-    }
+    payload = options.also.iter().fold(payload, |payload, bytes| payload.also(*bytes));
     if options.other_payload {
-        builder = builder.row_bytes(2 * model.result_bytes() + 512).also(options.also + 4);
+        let most = options.also.iter().max().map_or(4, |most| most + 4);
+        builder =
+            builder.row_bytes(2 * model.result_bytes() + 512).also(most).also(most).also(4 * model.hidden);
     } else {
         if let Some(quantisation) = model.quantisation {
             builder = builder.quantise(quantisation);
         }
-        if options.also > 0 {
-            builder = builder.also(options.also);
-        }
+        builder = options.also.iter().fold(builder, |builder, bytes| builder.also(*bytes));
+    }
+    if options.survives {
+        builder = builder.survive_loss(options.limit);
     }
     if let Some(kernels) = options.kernels {
         builder = builder.kernels(kernels);
@@ -81,6 +86,7 @@ pub(crate) fn connect(model: &Model, options: &Options, comm: &Communicator, gpu
 /// Tokens whose routing is one of several kinds.
 pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> Tokens {
     let count = match random.below(5) {
+        _ if options.crowded => model.capacity,
         0 => 0,
         1 => model.capacity,
         2 => random.below(model.capacity / 2 + 1),
@@ -88,6 +94,7 @@ pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> T
     };
     let (kind, favourite) = (random.below(4), random.below(model.experts) as i64);
     let id = |random: &mut Random| match kind {
+        _ if options.crowded => 0,
         0 => random.below(model.experts) as i64,
         1 => favourite,
         2 => random.below(model.experts + 1) as i64 - 1,
@@ -95,15 +102,19 @@ pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> T
     };
     let ids = (0..count * model.top_k).map(|_| id(random)).collect();
     let weights = (0..count * model.top_k).map(|_| random.below(1000) as f32 / 500.0 - 1.0).collect();
-    let numbers = |random: &mut Random| -> Vec<u8> {
-        let number = |random: &mut Random| (random.below(8001) as f32 - 4000.0) / 37.0;
-        (0..count * model.hidden).flat_map(|_| narrow(model.number_type, number(random))).collect()
+    let number = |random: &mut Random| (random.below(8001) as f32 - 4000.0) / 37.0;
+    let any = |random: &mut Random| match random.below(300) {
+        0 => f32::NAN,
+        1 => f32::INFINITY,
+        2 => f32::NEG_INFINITY,
+        _ => number(random),
     };
-    let mut parts = vec![numbers(random)];
-    if options.also > 0 {
-        parts.push(random.bytes(count * options.also));
-    }
-    let biases = (0..random.below(3)).map(|_| numbers(random)).collect();
+    let numbers = |random: &mut Random, of: &dyn Fn(&mut Random) -> f32| -> Vec<u8> {
+        (0..count * model.hidden).flat_map(|_| narrow(model.number_type, of(random))).collect()
+    };
+    let mut parts = vec![numbers(random, &any)];
+    parts.extend(options.also.iter().map(|bytes| random.bytes(count * bytes)));
+    let biases = (0..random.below(3)).map(|_| numbers(random, &number)).collect();
     Tokens { count, ids, weights, parts, biases }
 }
 
@@ -139,9 +150,7 @@ pub(crate) fn travelling(model: &Model, options: &Options) -> Vec<usize> {
         Some(Quantisation::E4m3) => vec![model.hidden, 4 * groups],
         Some(_) => vec![model.hidden, groups.next_multiple_of(4)],
     };
-    if options.also > 0 {
-        bytes.push(options.also);
-    }
+    bytes.extend(&options.also);
     bytes
 }
 

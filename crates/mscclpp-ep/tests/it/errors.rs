@@ -51,6 +51,7 @@ fn settings_that_cannot_be_are_errors_with_their_values() {
             "5 tensors travel for a token, and 4 are the most"
         );
         assert!(wrong(usual().capacity(1 << 30)).contains("capacity(1073741824)"));
+        assert!(wrong(usual().experts(2000)).starts_with("2000 experts, up to 1000 of a rank, need "));
         assert_eq!(text(usual().scratch_bytes(17)), "experts of 17 ranks; 16 are the most");
         assert_eq!(text(usual().experts(0).connect()), "experts(0); give 1 to 32768");
     });
@@ -58,15 +59,30 @@ fn settings_that_cannot_be_are_errors_with_their_values() {
 
 #[test]
 fn ranks_that_give_different_settings_are_named_with_both_values() {
-    let errors = ranks(2, |comm, gpu| {
-        let own = builder(comm, gpu);
-        text(if comm.bootstrap().rank() == 0 { own } else { own.capacity(8) }.connect())
-    });
-    let expected = [
-        "rank 0 and rank 1 set up experts with different capacity: 4 and 8",
-        "rank 1 and rank 0 set up experts with different capacity: 8 and 4",
+    type Change = fn(ExpertsBuilder) -> ExpertsBuilder;
+    let changes: [(&str, u64, u64, Change); 5] = [
+        ("capacity", 4, 8, |own| own.capacity(8)),
+        ("experts", 4, 6, |own| own.experts(6)),
+        ("top_k", 2, 3, |own| own.top_k(3)),
+        ("hidden", 8, 12, |own| own.hidden(12)),
+        ("micro_batches", 1, 2, |own| own.micro_batches(2)),
     ];
-    assert_eq!(errors, expected);
+    for (what, usual, other, change) in changes {
+        let errors = ranks(2, |comm, gpu| {
+            let own = builder(comm, gpu);
+            text(if comm.bootstrap().rank() == 0 { own } else { change(own) }.connect())
+        });
+        let expected = [
+            format!("rank 0 and rank 1 set up experts with different {what}: {usual} and {other}"),
+            format!("rank 1 and rank 0 set up experts with different {what}: {other} and {usual}"),
+        ];
+        assert_eq!(errors, expected);
+    }
+    let errors = ranks(2, |comm, gpu| {
+        let map = if comm.bootstrap().rank() == 0 { [0, 0, 1, 1] } else { [0, 1, 0, 1] };
+        text(builder(comm, gpu).expert_map(map).connect())
+    });
+    assert!(errors[0].contains("different expert_map (a digest): "), "{errors:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod checked;
 mod choices;
 mod errors;
 mod fused;
+mod lives;
 mod oracle;
 mod rounds;
 mod support;

@@ -239,7 +239,7 @@ fn quantised(row: &[f32], quantisation: Quantisation) -> (Vec<u8>, Vec<u8>) {
         if quantisation == Quantisation::E4m3Ue8m0 {
             scale = scale.log2().ceil().exp2();
             factor = 1.0 / scale;
-            scales.push((scale.log2() as i32 + 127) as u8);
+            scales.push((scale.log2() as i32).saturating_add(127) as u8);
         } else {
             scales.extend(scale.to_le_bytes());
         }

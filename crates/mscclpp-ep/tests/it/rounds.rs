@@ -72,9 +72,13 @@ fn layout(random: &mut Random) -> Layout {
     }
 }
 
-/// A set-up and calls of any kind.
+/// A set-up and calls of any kind, of up to four ranks.
 pub(crate) fn any(random: &mut Random) -> (Model, Options) {
-    let ranks = 1 + random.below(4);
+    any_of(1 + random.below(4), random)
+}
+
+/// A set-up and calls of any kind, of so many ranks.
+pub(crate) fn any_of(ranks: usize, random: &mut Random) -> (Model, Options) {
     let experts = ranks + random.below(8);
     let quantisation = [None, Some(Quantisation::E4m3), Some(Quantisation::E4m3Ue8m0)][random.below(3)];
     let types = [NumberType::Bf16, NumberType::F16, NumberType::F32];
@@ -112,10 +116,12 @@ pub(crate) fn any(random: &mut Random) -> (Model, Options) {
         halves,
         row_weights: one_row && !late_weights && random.below(2) == 0,
         statistics: false,
+        survives: random.below(5) == 0,
         offset: 8 * random.below(2) as u64,
         max_blocks: 1 + random.below(5) as u32,
         id_type: [IdType::I32, IdType::I64][random.below(2)],
-        also: 4 * random.below(5),
+        also: (0..random.below(3)).map(|_| 4 * (1 + random.below(4))).collect(),
+        crowded: random.below(8) == 0,
         layouts,
         kernels: None,
         limit: LIMIT,
@@ -133,9 +139,9 @@ struct Round {
     copies: Vec<DeviceBuffer>,
 }
 
-/// Calls one behind the other without the host: eager, and if `graph`, in a graph that is replayed in turns with eager calls.
-/// Each dispatch is followed by up to three combines. Ranks come late.
-pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, seed: u64, graph: bool) {
+/// Calls one behind the other without the host: eager, and if `graphs`, in two graphs that are replayed in turns with eager
+/// calls, and may have been captured before the first call. Each dispatch is followed by up to three combines. Ranks come late.
+pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, seed: u64, graphs: bool) {
     println!("{model:?} {:?} {rounds} rounds of {seed:#x}", Options { kernels: None, ..options.clone() });
     ranks(model.ranks, |comm, gpu| {
         let experts = connect(model, options, comm, gpu);
@@ -148,6 +154,7 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
         let combines: Vec<usize> = (0..rounds).map(|_| random.below(4)).collect();
         // Two are under way at once: the combine of a round comes behind the dispatch of the next.
         let both = random.below(2) == 0;
+        let is_captured_first = graphs && random.below(2) == 0;
         let late = RefCell::new(late);
         let pause = || std::thread::sleep(Duration::from_micros([0, 500, 5000][late.borrow_mut().below(3)]));
         let begin = |round: usize| {
@@ -203,21 +210,23 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
                 of.sums.fill(0, of.sums.len(), 0xee).expect("bytes");
             }
         };
-        check(&put_all(), "eager");
-        if !graph {
-            return;
+        if !is_captured_first {
+            check(&put_all(), "eager");
         }
-        stream.begin_capture().expect("a capture");
-        let captured = put_all();
-        let graph = stream.end_capture().expect("a graph");
-        for replay in 0..3 {
+        let capture = |_| {
+            stream.begin_capture().expect("a capture");
+            let put = put_all();
+            (stream.end_capture().expect("a graph"), put)
+        };
+        let graphs: Vec<_> = (0..if graphs { 2 } else { 0 }).map(capture).collect();
+        for replay in 0..2 * graphs.len() {
+            let (graph, put) = &graphs[replay % 2];
             // SAFETY: what was captured keeps its memory.
             unsafe { graph.launch(&stream) }.expect("a replay");
-            check(&captured, &format!("replay {replay}"));
+            check(put, &format!("replay {replay}"));
             if replay == 1 {
                 check(&put_all(), "eager between replays");
             }
         }
-        drop(graph);
     });
 }

@@ -30,7 +30,7 @@ fn there_may_be_sixteen_ranks() {
     }
 }
 
-/// As a backward pass uses it, in which the layers come in the other order.
+/// A backward pass goes through the layers in the other order.
 #[test]
 fn a_routing_is_used_when_many_others_have_come() {
     let mut random = Random::new();

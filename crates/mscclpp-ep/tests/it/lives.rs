@@ -51,7 +51,7 @@ fn a_lost_rank_comes_back_in_the_next_generation() {
         TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
     in_threads(0..RANKS, |rank| {
         let mut job =
-            Job::new(TcpBootstrap::builder(rank, RANKS).timeout(LIMIT), &format!("127.0.0.1:{port}"));
+            Job::new(TcpBootstrap::builder(rank, RANKS).timeout(LIMIT), format!("127.0.0.1:{port}"));
         for generation in 0..2 {
             let bootstrap = loop {
                 match job.next_generation() {

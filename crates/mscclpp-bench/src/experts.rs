@@ -24,7 +24,8 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The numbers of tokens of each rank; each gives a group of lines [default: 1,8,32,128,1024,4096; on simulated devices 1,8].
+    /// The numbers of tokens of each rank; each gives a group of lines [default: 1,8,32,128,1024,4096,8192; on simulated devices
+    /// 1,8].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     tokens: Vec<u32>,
     /// The numbers of a token [default: 7168; on simulated devices 256].
@@ -48,6 +49,9 @@ pub(crate) struct Options {
     /// Lets a quarter of all choices fall on one expert.
     #[arg(long)]
     skewed: bool,
+    /// The seed of the choices. All runs with the same one have the same choices.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Makes each call by itself, without graphs.
     #[arg(long)]
     eager: bool,
@@ -104,7 +108,7 @@ struct Shape {
 pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
     let library = options.compare.open(on_sim)?;
-    let default: &[u32] = if on_sim { &[1, 8] } else { &[1, 8, 32, 128, 1024, 4096] };
+    let default: &[u32] = if on_sim { &[1, 8] } else { &[1, 8, 32, 128, 1024, 4096, 8192] };
     let tokens = if options.tokens.is_empty() { default } else { &options.tokens };
     let pair = options.measuring.join(options.ranks.into(), joining)?;
     let shape = Shape {
@@ -127,8 +131,8 @@ pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Re
     let Shape { hidden, experts, top_k, .. } = shape;
     table.note(format!(
         "{hidden} numbers, {top_k} of {experts} experts; sizes are the bytes that the rank that sends most sends to others; the \
-         time of a dispatch is that of a dispatch and a combine, less that of a combine alone; the baseline is this library's \
-         all_gathers in a group, and its reduce_scatter"
+         time of a dispatch is that of a dispatch and a combine, less that of a combine alone; each call waits for the slowest \
+         rank; the baseline is this library's all_gathers in a group, and its reduce_scatter"
     ));
     table.note(format!(
         "{} of {} calls, timed by the device's events; the rows that came, their counts and the sums compared for each time",
@@ -175,9 +179,8 @@ impl<'a> Bench<'a> {
         let quantisation = (!options.bf16).then_some(Quantisation::E4m3);
         let builder = quantisation.into_iter().fold(builder, ExpertsBuilder::quantise);
         let experts = options.blocks.into_iter().fold(builder, ExpertsBuilder::max_blocks).connect()?;
-        let seed = pair.ranks.seed_of_rank_0()?;
         let choices: Vec<_> = (0..ranks as u64)
-            .map(|rank| tokens::choices(options, shape, tokens, seed.wrapping_add(rank)))
+            .map(|rank| tokens::choices(options, shape, tokens, options.seed.wrapping_add(rank)))
             .collect();
         let most = ranks * tokens;
         let local = experts.n_local();

@@ -113,7 +113,11 @@ pub(crate) fn all_reduce_rmsnorm() -> Result<(), Failed> {
 /// Where there are fewer experts than choices, the other choices are none.
 pub(crate) fn few_experts() -> Result<(), Failed> {
     let shape = "experts --experts 4 --top-k 8 --tokens 1,3 --hidden 64 --calls 2 --iters 2 --repeats 1";
-    for how in ["--layouts rank,token,expert,flat", "--layouts expert,flat --exact"] {
+    for how in [
+        "--layouts rank,token,expert,flat",
+        "--layouts expert,flat --exact",
+        "--layouts rank,token --ranks 3 --skewed --halves --blocks 2 --bf16",
+    ] {
         let report = report(format!("{shape} {how}"))?;
         assert!(variants(&report).len() >= 8, "{report}");
     }

@@ -5,7 +5,8 @@ use mscclpp::{Kernel, KernelArgs, gpu::Stream};
 use crate::{
     Combine, Error, Experts, Layout, Memory, Receive, Result,
     handle::EpCombine,
-    launch::{Direction, Launch, Special},
+    kernels::Special,
+    launch::{Direction, Launch},
     scratch::{alignment_of, is_aligned},
 };
 

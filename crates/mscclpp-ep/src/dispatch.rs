@@ -7,7 +7,8 @@ use mscclpp::{DeviceBuffer, DevicePtr, Kernel, KernelArgs, gpu::Stream};
 use crate::{
     Dispatch, Error, Experts, Layout, Memory, Receive, Result, Routed,
     handle::{AS_IT_IS, E4M3, EpDispatch, PARTS, REST_MASKED, REST_ZERO},
-    launch::{Direction, Launch, Special},
+    kernels::Special,
+    launch::{Direction, Launch},
     scratch::{alignment_of, is_aligned},
 };
 

@@ -19,9 +19,9 @@ use mscclpp_os::waiting::{FIRST_LOG, LongWait};
 use crate::{
     Error, ExpertsBuilder, Payload, Result, Routed,
     handle::{DROPPED, EpHandle, IN_USE, LOST_CHOICES, NEWLY_LOST, ROWS_GONE, SAID, SAID_ALL},
-    launch::Kernels,
-    routed::Pool,
+    kernels::Kernels,
     scratch::{self, PROBLEM_BYTES},
+    tables::Pool,
 };
 
 /// The experts of a group of ranks, as one rank has them. Calls are put into streams, in one order on all ranks, and may be

@@ -72,12 +72,14 @@ mod error;
 mod experts;
 mod handle;
 mod host_counts;
+mod kernels;
 mod launch;
 mod memory;
 mod payload;
 mod routed;
 mod scratch;
 mod setup;
+mod tables;
 
 pub use calls::{Combine, Dispatch, IdType, Layout};
 pub use choices::{ChoiceCounter, Choices};

@@ -1,53 +1,18 @@
-//! The routing of a dispatch.
+//! The routing of a dispatch, as a program sees it.
 
 use std::sync::{Arc, Weak};
 
 use mscclpp::{
-    DeviceBuffer, DevicePtr, Gpu, Kernel, Stream,
+    DevicePtr, Kernel, Stream,
     gpu::{KernelArgs, LaunchConfig},
 };
-use parking_lot::Mutex;
 
 use crate::{
     Error, Experts, Layout, Result,
     experts::Engine,
     handle::{EpCounts, EpHandle},
-    launch::keeping_if_captured,
+    tables::{Tables, keeping_if_captured},
 };
-
-/// Memory for the tables of routings that nobody uses.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Pool(Arc<Mutex<Vec<DeviceBuffer>>>);
-
-/// How many tables that nobody uses are kept.
-const KEPT: usize = 16;
-
-impl Pool {
-    /// Tables for a dispatch. They come back when no routing and no graph has them. The calls that were given them may still
-    /// be under way then: the dispatch that gets them next comes behind these on the device, as all calls of the same experts
-    /// follow each other.
-    pub(crate) fn take(&self, gpu: &Gpu, bytes: u64) -> Result<Arc<Tables>> {
-        let free = self.0.lock().pop();
-        let buffer = free.map_or_else(|| gpu.allocate(bytes), Ok)?;
-        Ok(Arc::new(Tables { buffer, pool: self.clone() }))
-    }
-}
-
-/// The tables of one routing.
-#[derive(Debug)]
-pub(crate) struct Tables {
-    pub(crate) buffer: DeviceBuffer,
-    pool: Pool,
-}
-
-impl Drop for Tables {
-    fn drop(&mut self) {
-        let mut free = self.pool.0.lock();
-        if free.len() < KEPT {
-            free.push(self.buffer.clone());
-        }
-    }
-}
 
 /// The routing of a dispatch: which row of which rank each token has, and what came. It does not age: any number of later
 /// calls of the same experts may use it. Kernels that read what it has in device memory run in the stream of the next

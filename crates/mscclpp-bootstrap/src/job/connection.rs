@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use mscclpp_net::handshake::{Initiator, Responder};
+use mscclpp_net::handshake::{Initiator, Responder, Verified};
 use mscclpp_net::key::Nonce;
 
-use crate::job::directory::Caller;
 use crate::protocol::frame::{FrameReader, MAX_HANDSHAKE, MAX_PAYLOAD};
-use crate::protocol::hello::{Origin, Purpose};
+use crate::protocol::hello::{JobId, Origin, Purpose};
 use crate::protocol::message::Assembler;
 use crate::protocol::outbox::{Intake, Outbox};
 
@@ -35,6 +34,14 @@ pub(super) enum Phase {
     Link(Link),
     /// A connection that is closed once everything is written.
     Leaving,
+}
+
+/// A rank that has come to a directory and proved itself.
+pub(super) struct Caller {
+    pub(super) job: JobId,
+    pub(super) rank: u32,
+    /// The means to answer the rank; `None` for a rank 0 that was let in and has yet to say where it listens.
+    pub(super) unanswered: Option<Verified>,
 }
 
 /// The state of a connection between two ranks.

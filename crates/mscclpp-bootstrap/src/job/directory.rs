@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mscclpp_net::handshake::Verified;
 use mscclpp_net::wire::{Malformed, Wire};
 
-use crate::job::connection::Phase;
+use crate::job::connection::{Caller, Phase};
 use crate::job::{ConnectionId, Job};
 use crate::protocol::frame::{Frame, Kind};
 use crate::protocol::hello::{Hello, JobId, PROTOCOL_VERSION, Purpose, Rejection};
@@ -24,14 +24,6 @@ pub struct Directory {
     claimed: Arc<AtomicBool>,
     /// The places of the ranks 0, by job: that of the id, and those of ids that were derived from it.
     roots: BTreeMap<JobId, Place>,
-}
-
-/// A rank that has come to a directory and proved itself.
-pub(super) struct Caller {
-    job: JobId,
-    rank: u32,
-    /// The means to answer the rank; `None` for a rank 0 that was let in and has yet to say where it listens.
-    unanswered: Option<Verified>,
 }
 
 impl Directory {

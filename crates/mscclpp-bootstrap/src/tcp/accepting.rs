@@ -18,16 +18,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The most connections that are accepted at a time, so that a flood of strangers leaves time for members.
 const AT_A_TIME: usize = 64;
 
-/// The listener of a rank, and when and how it accepts connections.
-#[derive(Default)]
-pub(super) struct Acceptor {
-    pub(super) listener: Option<Arc<Listener>>,
-    /// The time at which to go on accepting. It is kept because the listener is reported once for each connection.
-    pub(super) resume_at: Option<Instant>,
-    /// A spare descriptor, at rank 0 while the job forms, with which to turn connections away when no other is left.
-    pub(super) spare: Option<UnixDatagram>,
-}
-
 impl Reactor {
     pub(super) fn start_accepting(&mut self, listener: Arc<Listener>) -> Result<(), SystemError> {
         self.events.add_listener(&**listener)?;

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -16,7 +17,6 @@ use mscclpp_net::socket::{canonical, is_connected, read_some};
 use mscclpp_net::{Report, SystemCall, SystemError, random};
 
 use crate::job::{Action, Command, ConnectionId, Job};
-use crate::tcp::accepting::Acceptor;
 use crate::tcp::handle::ReactorHandle;
 use crate::tcp::listening::{self, Places};
 use crate::tcp::socket::{self, Listener};
@@ -33,6 +33,16 @@ struct Socket {
     connecting: bool,
     /// Whether the event loop was asked to report when the socket can be written.
     awaits_writable: bool,
+}
+
+/// The listener of a rank, and when and how it accepts connections.
+#[derive(Default)]
+pub(super) struct Acceptor {
+    pub(super) listener: Option<Arc<Listener>>,
+    /// The time at which to go on accepting. It is kept because the listener is reported once for each connection.
+    pub(super) resume_at: Option<Instant>,
+    /// A spare descriptor, at rank 0 while the job forms, with which to turn connections away when no other is left.
+    pub(super) spare: Option<UnixDatagram>,
 }
 
 pub(crate) struct Reactor {

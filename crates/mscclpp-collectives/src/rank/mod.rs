@@ -6,6 +6,7 @@ mod fork;
 mod history;
 mod meeting;
 mod options;
+mod pause;
 mod peer_segments;
 mod publisher;
 mod registrations;

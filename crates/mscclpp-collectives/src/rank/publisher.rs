@@ -12,13 +12,14 @@ use std::{
 };
 
 use mscclpp::{Platform, RegisteredMemory, engine::Group, errors::CoreError, gpu::fork::OfProcess};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::{Result, handle::SEGMENTS};
 
 use super::{
     engine::Engine,
     meeting::purpose,
+    pause::pause,
     peer_segments::{MappedSegment, is_slot},
     registry::{Command, Segment},
     served::{OfThisProcess, Served},
@@ -38,20 +39,10 @@ const BUSY_FOR: Duration = Duration::from_millis(500);
 
 static ALL: OfThisProcess<Publishing> = Mutex::new(None);
 
-/// Whether [`wake`] was called since the thread's last pause.
-static IS_CALLED: Mutex<bool> = Mutex::new(false);
-static CALLED: Condvar = Condvar::new();
-
 /// A lock that the thread holds while it calls drivers. The end of the process takes it and never gives it back.
 static WORKS: Mutex<()> = Mutex::new(());
 /// How long the end of the process waits for each lock of the thread.
 const AT_EXIT: Duration = Duration::from_secs(1);
-
-/// Ends the pause of the thread. Any thread may call this that holds none of the publisher's locks.
-pub(super) fn wake() {
-    *IS_CALLED.lock() = true;
-    CALLED.notify_one();
-}
 
 /// The publisher of a communicator, whose segments the thread serves until this is dropped.
 pub(crate) struct Publisher {
@@ -133,12 +124,7 @@ fn serve_all(all: &Mutex<Served<Publishing>>) {
             tracing::debug!(target: "mscclpp::conn", %error, "what graphs have kept is not released");
         }
         drop(works);
-        let pause = if last.elapsed() < BUSY_FOR { BUSY } else { IDLE };
-        let mut is_called = IS_CALLED.lock();
-        if !*is_called {
-            CALLED.wait_for(&mut is_called, pause);
-        }
-        *is_called = false;
+        pause(if last.elapsed() < BUSY_FOR { BUSY } else { IDLE });
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
     plan::overlap,
 };
 
-use super::{peer_segments::PeerSegments, publisher};
+use super::{pause::wake, peer_segments::PeerSegments};
 
 /// The segments of a rank, and those of its peers.
 pub(crate) struct Registry {
@@ -159,7 +159,7 @@ impl Registry {
 
     fn command(&self, command: Command) {
         self.commands.lock().push(command);
-        publisher::wake();
+        wake();
     }
 
     pub(super) fn take_commands(&self) -> Vec<Command> {

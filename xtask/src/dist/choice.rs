@@ -32,9 +32,8 @@ const LEFT_OUT: [Test; 2] = [("mscclpp-core", "loom"), ("mscclpp-proxy", "loom")
 
 /// Tests that run alone: they count resources of the whole machine or of a device, or use them up, so other tests would
 /// disturb them, and they would disturb others.
-const ALONE: [Test; 6] = [
+const ALONE: [Test; 5] = [
     ("mscclpp", "resources"),
-    ("mscclpp-bootstrap", "descriptors"),
     ("mscclpp-bootstrap", "resources"),
     ("mscclpp-cuda-ipc", "resources"),
     ("mscclpp-gpu", "resources"),

@@ -1,5 +1,6 @@
 //! Tests of ranks that are processes: this program starts itself once for each.
 
+mod descriptors;
 mod generations;
 mod ids;
 mod lost;
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
     if let Some(role) = child::role() {
         let (module, role) = role.split_first().expect("a module and its role");
         return match module.as_str() {
+            "descriptors" => descriptors::be_rank(role),
             "generations" => generations::be_rank(role),
             "ids" => ids::be_rank(role),
             "lost" => lost::be_rank(role),
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         trials.into_iter().map(|trial| trial.with_kind(name)).collect()
     };
     let trials = [
+        ("descriptors", descriptors::trials()),
         ("generations", generations::trials()),
         ("ids", ids::trials()),
         ("lost", lost::trials()),

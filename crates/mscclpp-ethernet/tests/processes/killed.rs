@@ -2,42 +2,35 @@
 //!
 //! The other process is this program, started again; see `mscclpp_test_support::child`.
 
-mod support;
-
 use std::{
-    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Trial;
 use mscclpp_core::{
     Connection, Endpoint, Error, HostToHostSemaphore, RegisteredMemory, Semaphore, SemaphoreStub,
 };
 use mscclpp_test_support::{
     Child, LIMIT,
-    child::{hear, role, say},
+    child::{hear, say},
     hex, start_waiting, unhex, until,
 };
 use rustix::process::Signal;
-use support::{End, Words, mix};
+
+use crate::support::{self, End, Words, mix};
 
 /// The time within which a loss must be known.
 const NOTICE: Duration = Duration::from_secs(5);
 
-fn main() -> ExitCode {
-    if let Some(role) = role() {
-        play(&role[0]);
-        return ExitCode::SUCCESS;
-    }
-    let trials = vec![
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
         Trial::test("writes_and_signals_cross_processes", || done(writes_and_signals)),
         Trial::test("a_killed_peer_is_lost", || done(a_killed_peer)),
         Trial::test("a_peer_killed_in_the_middle_of_a_write_is_lost", || done(a_killed_peer_that_writes)),
         Trial::test("a_stopped_peer_is_not_lost", || done(a_stopped_peer)),
         Trial::test("memory_that_a_peer_took_away_is_refused", || done(memory_taken_away)),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ]
 }
 
 fn done(test: fn()) -> Result<(), libtest_mimic::Failed> {
@@ -78,7 +71,7 @@ fn meet_child(child: &mut Child) -> Meeting {
     meet(&mut |text| child.borrow_mut().tell(text), &mut || child.borrow().next_line())
 }
 
-fn play(role: &str) {
+pub(crate) fn play(role: &str) {
     let meeting = meet(&mut |text| say(text), &mut hear);
     match role {
         "rounds" => {

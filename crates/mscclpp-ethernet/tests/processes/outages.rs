@@ -5,27 +5,25 @@
 //! tests are ignored elsewhere. The firewall is a relay between the nodes that drops packets, and also `nft`, if it is
 //! installed.
 
-mod support;
-
 use std::{
-    process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_core::{Connection, Endpoint, Error, RegisteredMemory};
 use mscclpp_ethernet::Ethernet;
 use mscclpp_test_support::{
     Child, LIMIT,
-    child::{hear, role, say},
+    child::{hear, say},
     hex,
     namespaces::Namespaces,
     trial_if, unhex, until,
 };
-use support::{
-    End, Words, mix,
+
+use crate::support::{
+    self, End, Words, mix,
     relay::{Nuisance, Relay, Swallow},
 };
 
@@ -36,15 +34,11 @@ const NOTICE: Duration = Duration::from_secs(5);
 const WORDS: usize = 1 << 20;
 const FEW: usize = 1000;
 
-fn main() -> ExitCode {
-    if let Some(role) = role() {
-        play(&role[0]);
-        return ExitCode::SUCCESS;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let hosts = Namespaces::new();
     let walled = hosts.as_ref().map_err(String::clone).and_then(|hosts| nft(hosts, "add table inet wall"));
     let there = hosts.map(drop);
-    let trials = vec![
+    vec![
         trial_if("a_link_taken_down_is_a_loss", &there, || idle(&["link", "set", "wire", "down"])),
         trial_if("a_host_that_drops_everything_is_lost", &there, || {
             idle(&["route", "add", "blackhole", "10.77.0.1"])
@@ -62,14 +56,10 @@ fn main() -> ExitCode {
         }),
         trial_if("nft_at_connect_is_an_error", &walled, || by_nft(firewall_at_connect)),
         trial_if("nft_in_the_middle_of_writes_is_a_loss", &walled, || by_nft(firewall_in_the_middle)),
-    ];
-    let mut arguments = Arguments::from_args();
-    // The tests wait for losses most of the time.
-    arguments.test_threads.get_or_insert(trials.len());
-    libtest_mimic::run(&arguments, trials).exit_code()
+    ]
 }
 
-fn play(role: &str) {
+pub(crate) fn play(role: &str) {
     let (what, interface) = role.split_once(' ').map_or((role, None), |(what, rest)| (what, Some(rest)));
     let ethernet = Ethernet::builder();
     let end = support::end_with(match interface {

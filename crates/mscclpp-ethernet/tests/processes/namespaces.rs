@@ -3,40 +3,34 @@
 //! The nodes are network namespaces, and their processes are this program, started again. This needs root and `ip`; the
 //! tests are ignored elsewhere.
 
-mod support;
+use std::time::Duration;
 
-use std::{process::ExitCode, time::Duration};
-
-use libtest_mimic::{Arguments, Failed};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_core::{Connection, Endpoint, RegisteredMemory};
 use mscclpp_ethernet::{Ethernet, Family};
 use mscclpp_test_support::{
     Child, LIMIT,
-    child::{hear, role, say},
+    child::{hear, say},
     hex,
     namespaces::Namespaces,
     trial_if, unhex,
 };
-use support::{
-    End, Words, mix,
+
+use crate::support::{
+    self, End, Words, mix,
     relay::{Nuisance, Relay},
 };
 
 const WORDS: usize = 100_000;
 
-fn main() -> ExitCode {
-    if let Some(role) = role() {
-        play(&role[0]);
-        return ExitCode::SUCCESS;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let possible = Namespaces::new().map(drop);
-    let trials = vec![
+    vec![
         trial_if("hosts_with_different_addresses_reach_each_other", &possible, different_addresses),
         trial_if("the_interface_is_chosen_by_name", &possible, interface_by_name),
         trial_if("both_families_work", &possible, both_families),
         trial_if("a_slow_wire_that_loses_packets_is_a_way", &possible, slow_and_lossy),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ]
 }
 
 /// Passes each child's next line to the other: their endpoints, and then their memories.
@@ -47,7 +41,7 @@ fn introduce(children: &mut [Child; 2]) -> [String; 2] {
     endpoints
 }
 
-fn play(role: &str) {
+pub(crate) fn play(role: &str) {
     let mut parts = role.split(' ');
     let ethernet = match parts.clone().nth(1) {
         Some("v6") => Ethernet::builder().family(Family::V6),

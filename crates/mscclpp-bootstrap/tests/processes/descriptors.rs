@@ -1,36 +1,31 @@
 //! Tests of a rank 0 that may open few descriptors. It is a process that runs this program again.
 
-mod ranks;
-
 use std::io::Read;
 use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Forming, TcpBootstrap, UniqueId};
 use mscclpp_test_support::{Child, child};
-use ranks::{PATIENCE, connect, in_threads};
 use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::ranks::{PATIENCE, connect, in_threads};
 
 /// The most descriptors of rank 0, which leave room for a dozen ranks.
 const DESCRIPTORS: u64 = 24;
 /// The time that rank 0 waits for ranks that it has no room for.
 const ROOT_WAITS: Duration = Duration::from_secs(4);
 
-fn main() -> ExitCode {
-    if let Some(role) = child::role() {
-        return be_rank_0(&role);
-    }
-    let trials = vec![
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
         Trial::test("all_ranks_say_that_rank_0_has_no_descriptor_left", all_say_so),
         Trial::test("a_job_forms_though_silent_strangers_take_all_descriptors", a_job_forms),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ]
 }
 
 /// Runs rank 0, which prints its address, its log, and how it ended.
-fn be_rank_0(role: &[String]) -> ExitCode {
+pub(crate) fn be_rank(role: &[String]) -> ExitCode {
     let [n, patience] = role else { return ExitCode::from(2) };
     let (Ok(n), Ok(patience)) = (n.parse(), patience.parse()) else { return ExitCode::from(2) };
     tracing_subscriber::fmt()
@@ -54,7 +49,7 @@ fn be_rank_0(role: &[String]) -> ExitCode {
 }
 
 fn start(n: usize, patience: Duration) -> (Child, UniqueId) {
-    let child = Child::start(&[&n.to_string(), &patience.as_secs().to_string()]);
+    let child = Child::start(&["descriptors", &n.to_string(), &patience.as_secs().to_string()]);
     let id = child.next_line().parse().unwrap();
     (child, id)
 }

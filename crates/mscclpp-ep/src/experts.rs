@@ -212,7 +212,7 @@ impl Experts {
         self.handle.local as usize
     }
 
-    /// The device memory that this rank took, in bytes, without the tables of routings.
+    /// The device memory that this rank took: [`ExpertsBuilder::scratch_bytes`], in bytes.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
         self.engine.scratch.memory().len()

@@ -182,13 +182,25 @@ impl ExpertsBuilder {
         self
     }
 
-    /// The device memory that each rank takes for `ranks` ranks, in bytes, without the tables of routings.
+    /// The device memory that each rank takes for `ranks` ranks, in bytes, without the tables of routings, and without words for
+    /// counts, of which there is less than 1 MiB if `max_blocks` is not given.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for settings that cannot be.
     pub fn scratch_bytes(&self, ranks: usize) -> Result<u64> {
         self.settings.check(ranks)?;
         Ok(Layout::new(&self.settings, 0, ranks).scratch_bytes)
+    }
+
+    /// The device memory of the tables of one routing, in bytes, on the rank where they are largest. Each
+    /// [`Routed`](crate::Routed) that lives has its own, and up to 16 that nobody uses are kept for the next ones.
+    ///
+    /// # Errors
+    /// Those of [`Self::scratch_bytes`].
+    pub fn table_bytes(&self, ranks: usize) -> Result<u64> {
+        self.settings.check(ranks)?;
+        let of = |rank| Layout::new(&self.settings, rank, ranks).table_bytes;
+        Ok((0..ranks).map(of).max().unwrap_or(0))
     }
 
     /// Sets the experts up. All ranks make this call. Blocks until all do.

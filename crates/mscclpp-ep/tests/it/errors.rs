@@ -54,6 +54,9 @@ fn settings_that_cannot_be_are_errors_with_their_values() {
         assert!(wrong(usual().experts(2000)).starts_with("2000 experts, up to 1000 of a rank, need "));
         assert_eq!(text(usual().scratch_bytes(17)), "experts of 17 ranks; 16 are the most");
         assert_eq!(text(usual().experts(0).connect()), "experts(0); give 1 to 32768");
+        // Each of 2 x 4 rows has 4 bytes and 12 for each of 2 choices, and takes 32.
+        let tables = usual().table_bytes(2).unwrap();
+        assert!((2 * 4 * 32..2 * 4 * 32 + 1024).contains(&tables), "{tables}");
     });
 }
 

@@ -1,6 +1,9 @@
 //! The routing of a dispatch, as a program sees it.
 
-use std::sync::{Arc, Weak};
+use std::{
+    mem::offset_of,
+    sync::{Arc, Weak},
+};
 
 use mscclpp::{
     DevicePtr, Kernel, Stream,
@@ -178,8 +181,15 @@ impl Routed {
         self.tables.buffer.ptr().add(size_of::<EpCounts>() as u64)
     }
 
-    /// Where the rows of each expert begin in [`Layout::Flat`], and where the last one's end, as 32-bit numbers in device memory:
-    /// one more than this rank has experts.
+    /// The address of the counts of [`Self::rows_of_ranks`], as 32-bit numbers in device memory. [`Layout::Token`] has as many
+    /// rows as their sum.
+    #[must_use]
+    pub fn rows_of_ranks_on_device(&self) -> DevicePtr {
+        self.tables.buffer.ptr().add(offset_of!(EpCounts, received) as u64)
+    }
+
+    /// Where the rows of each expert begin in [`Layout::Flat`], and where those of one more would, as 32-bit numbers in device
+    /// memory: all are multiples of the alignment.
     #[must_use]
     pub fn offsets_on_device(&self) -> DevicePtr {
         self.tables.buffer.ptr().add(self.handle.places.table_offsets)

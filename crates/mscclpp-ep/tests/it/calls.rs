@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mscclpp::DevicePtr;
 use mscclpp_ep::{Dispatch, Experts, Layout, Memory};
 use mscclpp_test_support::Random;
 
@@ -60,6 +61,42 @@ fn a_routing_is_used_when_many_others_have_come() {
             experts.synchronize(&stream).expect("the calls");
             check_dispatch(&model, &routed, &call, &[], &rows, rank);
             check_sums(&model, &options, &all[rank], (&memories, &sums), rank, "again");
+        }
+    });
+}
+
+#[test]
+fn what_came_is_counted_on_the_device() {
+    let mut random = Random::new();
+    let (model, options) = any_of(3, &mut random);
+    let layouts = vec![Layout::Flat { alignment: 4 }; model.ranks];
+    let options = Options { layouts, row_weights: false, ..options };
+    let seed = random.word();
+    ranks(model.ranks, |comm, gpu| {
+        let experts = connect(&model, &options, comm, gpu);
+        let (stream, rank) = (gpu.stream().expect("a stream"), experts.rank());
+        let mut random = Random::with_seed(seed);
+        let all: Vec<Tokens> = (0..model.ranks).map(|_| tokens(&model, &options, &mut random)).collect();
+        let (routed, _) = dispatch(&experts, &model, &options, &all[rank], (gpu, &stream), (0, false));
+        let local = experts.n_local();
+        let on_device = |from: DevicePtr, count: usize| {
+            let copy = gpu.allocate(4 * count as u64 + 4).expect("memory");
+            // SAFETY: both have so many numbers, and live until the stream is waited for.
+            unsafe { stream.copy(copy.ptr(), from, 4 * count as u64) }.expect("a copy");
+            experts.synchronize(&stream).expect("the dispatch");
+            let mut numbers = vec![0u32; count];
+            copy.read_params(0, &mut numbers).expect("numbers");
+            numbers
+        };
+        let of_experts = on_device(routed.rows_of_experts_on_device(), local);
+        assert_eq!(of_experts, routed.rows_of_experts().expect("counts"));
+        let of_ranks = on_device(routed.rows_of_ranks_on_device(), model.ranks);
+        assert_eq!(of_ranks, routed.rows_of_ranks().expect("counts"));
+        let offsets = on_device(routed.offsets_on_device(), local + 1);
+        assert_eq!(offsets[0], 0);
+        for (expert, rows) in of_experts.iter().enumerate() {
+            let next = offsets[expert] + rows.next_multiple_of(4);
+            assert_eq!(offsets[expert + 1], next, "{offsets:?}, {of_experts:?}");
         }
     });
 }

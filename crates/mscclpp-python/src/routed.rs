@@ -114,6 +114,11 @@ impl PyRouted {
         Ok(self.inner.get()?.0.rows_of_experts_on_device().0)
     }
 
+    /// The address of the counts of each rank.
+    fn rows_of_ranks_on_device(&self) -> PyResult<u64> {
+        Ok(self.inner.get()?.0.rows_of_ranks_on_device().0)
+    }
+
     /// The address of the offsets of the layout "flat".
     fn offsets_on_device(&self) -> PyResult<u64> {
         Ok(self.inner.get()?.0.offsets_on_device().0)

@@ -1564,6 +1564,8 @@ class _Routed:
         """The address of the counts of `rows_of_experts`."""
     def rows_of_ranks(self, /) -> list[int]:
         """How many rows came from each rank."""
+    def rows_of_ranks_on_device(self, /) -> int:
+        """The address of the counts of each rank."""
 
 def _bind_to_node(node: SupportsIndex) -> None:
     """Binds this thread, and those that it starts later, to the processors of a NUMA node."""

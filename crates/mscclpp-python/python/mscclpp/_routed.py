@@ -59,9 +59,14 @@ class Routed:
         return self._made.rows_of_experts_on_device()
 
     @property
+    def rows_of_ranks_on_device(self) -> int:
+        """The address of the numbers of `rows_of_ranks()`, of type uint32, in device memory."""
+        return self._made.rows_of_ranks_on_device()
+
+    @property
     def offsets_on_device(self) -> int:
-        """The address of the rows at which the experts begin in the layout "flat", and at which the last one ends: one
-        number more than this rank has experts, of type uint32, in device memory.
+        """The address of the rows at which the experts begin in the layout "flat", and at which one more would: multiples of
+        the alignment, of type uint32, in device memory.
         """
         return self._made.offsets_on_device()
 

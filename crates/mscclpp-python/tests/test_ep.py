@@ -10,7 +10,7 @@ import pytest
 from mscclpp.ep import Experts, HostCounts, Received, Routed
 
 import ranks
-from device import arrays
+from device import arrays, read
 
 N, E, K, H, C = 3, 7, 3, 12, 5
 LIMIT = 100
@@ -130,6 +130,11 @@ def check_layout(library, comm, rank, everybody, again, mine, layout, alignment,
     assert routed.rows_of_ranks() == [sum(source == r for source, *_ in rows) for r in range(N)]
     of_expert = [sum(e in everybody[s].ids[t] for s, _, t in rows) for e in mine]
     assert routed.rows_of_experts() == of_expert
+    for address, numbers in (
+        (routed.rows_of_ranks_on_device, routed.rows_of_ranks()),
+        (routed.rows_of_experts_on_device, of_expert),
+    ):
+        assert numpy.frombuffer(read(address, 4 * len(numbers)), "uint32").tolist() == numbers
     for source, n, t in rows:
         token, local, weights = routed.row(source, n)
         assert token == t and local == [mine.index(e) if e in mine else -1 for e in everybody[source].ids[t]]

@@ -1,10 +1,10 @@
 //! Ranks that are lost and come back, or come late.
 
-use std::{net::TcpListener, sync::Arc, thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use mscclpp::{bootstrap::Job, errors::BootstrapError, prelude::*};
 use mscclpp_ep::Layout;
-use mscclpp_test_support::{LIMIT, Random, Turn, in_threads};
+use mscclpp_test_support::{LIMIT, Random, Turn, in_threads, reserve_port};
 
 use crate::{
     checked::{
@@ -47,8 +47,7 @@ fn a_lost_rank_comes_back_in_the_next_generation() {
     let (model, options) = any_of(RANKS, &mut random);
     let (setup, seed) =
         ((&model, &Options { survives: true, halves: vec![false; RANKS], ..options }), random.word());
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    let port = reserve_port();
     in_threads(0..RANKS, |rank| {
         let mut job =
             Job::new(TcpBootstrap::builder(rank, RANKS).timeout(LIMIT), format!("127.0.0.1:{port}"));

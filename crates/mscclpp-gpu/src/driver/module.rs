@@ -173,7 +173,7 @@ impl<D: Api> KernelBackend for Kernel<D> {
         };
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let (function, shared, params) = (self.function.0, config.shared_bytes, params.as_mut_ptr());
-        // A programmatic launch would have begun while the work in front of it runs, which whoever waits for the event needs.
+        // An event says that the work in front is complete, too. A programmatic launch may begin before that.
         let way = match event {
             Some(event) => Some(Way::Recording(event_of::<D>(&**event)?.handle())),
             None => (self.programmatic && !cooperative).then_some(Way::Programmatic),

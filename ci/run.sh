@@ -348,7 +348,8 @@ step_collectives() {
     MSCCLPP_PLATFORM=sim cargo test -p mscclpp-collectives --release --test it -- --ignored
 }
 
-# Makes small and large writes over Ethernet for two minutes, and compares every byte. Has a rank of experts come so late.
+# Makes small and large writes over Ethernet for two minutes, and compares every byte. Lets a rank of experts come two
+# minutes late.
 step_soak() { cargo test -p mscclpp-ethernet -p mscclpp-ep --release --test it -- --ignored two_minutes; }
 
 # Tests real verbs over soft RoCE, in virtual machines: one with two devices, and two that are joined.

@@ -182,8 +182,8 @@ impl ExpertsBuilder {
         self
     }
 
-    /// The device memory that each rank takes for `ranks` ranks, in bytes, without the tables of routings, and without words for
-    /// counts, of which there is less than 1 MiB if `max_blocks` is not given.
+    /// The device memory that each rank takes for `ranks` ranks, in bytes, without the tables of routings, and without the words
+    /// for counts: 4 bytes for each expert, block of a call, and micro-batch.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for settings that cannot be.

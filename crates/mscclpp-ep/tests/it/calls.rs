@@ -7,8 +7,9 @@ use mscclpp_ep::{Dispatch, Experts, Layout, Memory};
 use mscclpp_test_support::Random;
 
 use crate::{
-    checked::{Options, check_dispatch, check_sums, combine, connect, dispatch, put, to_combine, tokens},
-    oracle::Tokens,
+    checked::{
+        Options, check_dispatch, check_sums, combine, connect, dispatch, put, to_combine, tokens_of_all,
+    },
     rounds::{any, any_of, run, without_the_host},
     support::{memory, ranks},
 };
@@ -44,8 +45,7 @@ fn a_routing_is_used_when_many_others_have_come() {
             (gpu.stream().expect("a stream"), experts.rank(), Random::with_seed(seed));
         let layers: Vec<_> = (0..60)
             .map(|_| {
-                let all: Vec<Tokens> =
-                    (0..model.ranks).map(|_| tokens(&model, &options, &mut random)).collect();
+                let all = tokens_of_all(&model, &options, &mut random);
                 let (routed, call) =
                     dispatch(&experts, &model, &options, &all[rank], (gpu, &stream), (0, false));
                 routed.release(&stream).expect("a release");
@@ -76,7 +76,7 @@ fn what_came_is_counted_on_the_device() {
         let experts = connect(&model, &options, comm, gpu);
         let (stream, rank) = (gpu.stream().expect("a stream"), experts.rank());
         let mut random = Random::with_seed(seed);
-        let all: Vec<Tokens> = (0..model.ranks).map(|_| tokens(&model, &options, &mut random)).collect();
+        let all = tokens_of_all(&model, &options, &mut random);
         let (routed, _) = dispatch(&experts, &model, &options, &all[rank], (gpu, &stream), (0, false));
         let local = experts.n_local();
         let on_device = |from: DevicePtr, count: usize| {

@@ -84,7 +84,7 @@ pub(crate) fn connect(model: &Model, options: &Options, comm: &Communicator, gpu
 }
 
 /// Tokens whose routing is one of several kinds.
-pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> Tokens {
+fn tokens(model: &Model, options: &Options, random: &mut Random) -> Tokens {
     let count = match random.below(5) {
         _ if options.crowded => model.capacity,
         0 => 0,
@@ -116,6 +116,11 @@ pub(crate) fn tokens(model: &Model, options: &Options, random: &mut Random) -> T
     parts.extend(options.also.iter().map(|bytes| random.bytes(count * bytes)));
     let biases = (0..random.below(3)).map(|_| numbers(random, &number)).collect();
     Tokens { count, ids, weights, parts, biases }
+}
+
+/// The tokens of all ranks.
+pub(crate) fn tokens_of_all(model: &Model, options: &Options, random: &mut Random) -> Vec<Tokens> {
+    (0..model.ranks).map(|_| tokens(model, options, random)).collect()
 }
 
 /// The memory that a rank gives to its dispatch, and that for what comes.

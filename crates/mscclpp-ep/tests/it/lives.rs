@@ -3,28 +3,23 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use mscclpp::{bootstrap::Job, errors::BootstrapError, prelude::*};
-use mscclpp_ep::Layout;
+use mscclpp_ep::Experts;
 use mscclpp_test_support::{LIMIT, Random, Turn, in_threads, reserve_port};
 
 use crate::{
     checked::{
-        Options, check_dispatch, check_sums, combine, connect, copies, dispatch, put, to_combine, tokens,
+        Options, check_dispatch, check_sums, combine, connect, copies, dispatch, put, to_combine,
+        tokens_of_all,
     },
-    oracle::{Model, Tokens},
+    oracle::Model,
     rounds::any_of,
     support::{platform, ranks},
 };
 
 /// A dispatch and its combine, which are compared with the oracle if `is_checked`.
-fn round(
-    experts: &mscclpp_ep::Experts,
-    (model, options): (&Model, &Options),
-    gpu: &Gpu,
-    seed: u64,
-    is_checked: bool,
-) {
+fn round(experts: &Experts, (model, options): (&Model, &Options), gpu: &Gpu, seed: u64, is_checked: bool) {
     let (mut random, rank) = (Random::with_seed(seed), experts.rank());
-    let all: Vec<Tokens> = (0..model.ranks).map(|_| tokens(model, options, &mut random)).collect();
+    let all = tokens_of_all(model, options, &mut random);
     let (stream, rows) = (gpu.stream().expect("a stream"), model.rows(&all, rank));
     let (routed, call) = dispatch(experts, model, options, &all[rank], (gpu, &stream), (0, false));
     let copies = copies(model, &routed, &call, (gpu, &stream));
@@ -81,8 +76,7 @@ fn a_lost_rank_comes_back_in_the_next_generation() {
 fn a_rank_comes_two_minutes_late() {
     let mut random = Random::new();
     let (model, options) = any_of(2, &mut random);
-    let options =
-        Options { limit: Duration::from_secs(600), layouts: vec![Layout::Token; 2], exact: false, ..options };
+    let options = Options { limit: Duration::from_secs(600), ..options };
     let seed = random.word();
     ranks(2, |comm, gpu| {
         let experts = connect(&model, &options, comm, gpu);

@@ -11,7 +11,7 @@ use mscclpp_test_support::{LIMIT, Random};
 use crate::{
     checked::{
         Call, Options, ToCombine, check_dispatch, check_sums, combine, connect, copies, dispatch, put,
-        to_combine, tokens,
+        to_combine, tokens_of_all,
     },
     oracle::{Model, Tokens},
     support::ranks,
@@ -26,7 +26,7 @@ pub(crate) fn run(model: &Model, options: &Options, rounds: usize, seed: u64) {
         let stream = gpu.stream().expect("a stream");
         let mut random = Random::with_seed(seed);
         for round in 0..rounds {
-            let all: Vec<Tokens> = (0..model.ranks).map(|_| tokens(model, options, &mut random)).collect();
+            let all = tokens_of_all(model, options, &mut random);
             let (micro_batch, zero) = (round % 2, round % 3 == 0);
             let rank = experts.rank();
             let own = &all[rank];
@@ -148,9 +148,7 @@ pub(crate) fn without_the_host(model: &Model, options: &Options, rounds: usize, 
         let stream = gpu.stream().expect("a stream");
         let (mut random, rank) = (Random::with_seed(seed), experts.rank());
         let late = Random::with_seed(seed + rank as u64);
-        let all: Vec<Vec<Tokens>> = (0..rounds)
-            .map(|_| (0..model.ranks).map(|_| tokens(model, options, &mut random)).collect())
-            .collect();
+        let all: Vec<Vec<Tokens>> = (0..rounds).map(|_| tokens_of_all(model, options, &mut random)).collect();
         let combines: Vec<usize> = (0..rounds).map(|_| random.below(4)).collect();
         // Two are under way at once: the combine of a round comes behind the dispatch of the next.
         let both = random.below(2) == 0;

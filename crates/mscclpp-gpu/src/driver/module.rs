@@ -179,7 +179,8 @@ impl<D: Api> KernelBackend for Kernel<D> {
             None => (self.programmatic && !cooperative).then_some(Way::Programmatic),
         };
         // SAFETY: the function, the stream and the event live. `params` points to as many arguments as the kernel has, each of
-        // its type (the caller's promise); the driver copies them before it returns and does not write to them.
+        // its type (the caller's promise); the driver copies them before it returns and does not write to them. A kernel is
+        // programmatic if its text has the wait.
         let launched = way.and_then(|way| unsafe {
             device.driver().launch_by(way, function, config, stream.handle(), params)
         });

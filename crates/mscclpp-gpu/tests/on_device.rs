@@ -7,6 +7,7 @@ use std::{process::ExitCode, ptr, sync::atomic::Ordering, thread, time::Duration
 use libtest_mimic::Arguments;
 use mscclpp_gpu::{DevicePtr, Error, KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 use mscclpp_gpu_sys::cuda::{CUcontext, CuResult, Driver};
+use mscclpp_test_support::until;
 
 fn main() -> ExitCode {
     let trials = needs::cuda_trials![
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
         1: a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel,
         1: a_kernel_with_much_local_memory_starts_while_another_waits_for_it,
         1: a_launch_records_an_event_when_its_kernel_has_begun,
+        1: a_kernel_that_waits_for_earlier_launches_begins_while_they_run,
         1: kernels_that_may_begin_early_see_what_those_before_them_wrote,
         1: what_the_driver_refuses_is_an_error_that_names_it,
     ];
@@ -179,6 +181,59 @@ fn a_launch_records_an_event_when_its_kernel_has_begun() {
     event.synchronize_timeout(Duration::from_secs(5)).unwrap();
     assert!(!stream.query().unwrap(), "the second kernel runs");
     open(1);
+    stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
+}
+
+/// A launch that records an event is an exception: the event says that what is in front of the launch is complete.
+fn a_kernel_that_waits_for_earlier_launches_begins_while_they_run() {
+    let source = KernelSource::new(
+        "begins.cu",
+        r#"
+        #include <mscclpp/group_device.hpp>
+        // The launch behind it may begin at once. The kernel gives up after some seconds.
+        extern "C" __global__ void begins(volatile unsigned long long* begun, volatile unsigned long long* open) {
+        #if __CUDA_ARCH__ >= 900
+          asm volatile("griddepcontrol.launch_dependents;");
+        #endif
+          *begun = 1;
+          __threadfence_system();
+          mscclpp::waitForEarlierLaunches();
+          const long long until = clock64() + (20ll << 30);
+          while (*open == 0 && clock64() < until) {}
+        }
+        "#,
+    );
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    if gpu.properties().compute_capability < Some((9, 0)) {
+        println!("NOT TESTED: kernels of {gpu} do not begin before the launch in front is complete");
+        return;
+    }
+    let kernel = Module::load(&gpu, &source).unwrap().kernel("begins").unwrap();
+    let (words, stream, event) =
+        (gpu.allocate_pinned(48).unwrap(), gpu.stream().unwrap(), gpu.event(false).unwrap());
+    let word = |at: u64| words.word(8 * at).unwrap();
+    let args = |launch: u64| {
+        let first = words.ptr().add(16 * launch);
+        KernelArgs::new().with(first).with(first.add(8)).keeping(words.clone())
+    };
+    let begins = |launch: u64| until("the launch begins", || word(2 * launch).load(Ordering::Acquire) == 1);
+    let open = |launch: u64| word(2 * launch + 1).store(1, Ordering::Release);
+    let one = LaunchConfig::linear(1, 1);
+    // SAFETY: the arguments are those of the kernel, and the launches keep the words.
+    unsafe {
+        kernel.launch(&stream, one, &args(0)).unwrap();
+        kernel.launch(&stream, one, &args(1)).unwrap();
+        kernel.launch_recording(&stream, one, &args(2), &event).unwrap();
+    }
+    begins(1);
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(word(4).load(Ordering::Acquire), 0, "a launch that records an event begins early");
+    assert!(!event.query().unwrap(), "the launches in front of the event run");
+    open(0);
+    open(1);
+    event.synchronize_timeout(Duration::from_secs(60)).unwrap();
+    begins(2);
+    open(2);
     stream.synchronize_timeout(Duration::from_secs(60)).unwrap();
 }
 

@@ -1,5 +1,6 @@
 //! The tests of experts, whose ranks are threads of this process.
 
+mod beside;
 mod calls;
 mod checked;
 mod choices;

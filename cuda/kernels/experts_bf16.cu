@@ -5,4 +5,4 @@
 
 using namespace mscclpp;
 
-MSCCLPP_EP_COMBINES(bf16, ReduceBf16, 12, 17, 23, 28)
+MSCCLPP_EP_COMBINES(bf16, ReduceBf16, 12, 17, 18, 23, 28, 29)

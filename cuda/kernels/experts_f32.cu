@@ -5,4 +5,4 @@
 
 using namespace mscclpp;
 
-MSCCLPP_EP_COMBINES(f32, ReduceF32, 11, 16, 22, 27)
+MSCCLPP_EP_COMBINES(f32, ReduceF32, 11, 16, 17, 22, 27, 28)

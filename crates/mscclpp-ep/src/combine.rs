@@ -112,10 +112,15 @@ impl Experts {
             [rows, out].into_iter().chain(weights).chain(bias).chain(given).chain(taken).chain(add_waits_to);
         let all = [call.rows, call.out, call.bias[0], call.bias[1]];
         let are_aligned = all.iter().all(|memory| is_aligned(*memory, row));
-        let is_usual = !*exact && row_weights.is_none() && add_waits_to.is_none() && are_aligned;
+        let is_usual = row_weights.is_none() && add_waits_to.is_none() && are_aligned;
+        let usual = match (exact, one_row) {
+            (true, _) => Special::Exact,
+            (false, true) => Special::Rows,
+            (false, false) => Special::Sums,
+        };
         let mut launch =
             self.launch_of(Direction::Combine, routed.micro_batch, own, call, &routed.tables, memories);
-        launch.special = is_usual.then_some(if one_row { Special::Rows } else { Special::Sums });
+        launch.special = is_usual.then_some(usual);
         Ok(launch)
     }
 }

@@ -33,8 +33,9 @@ impl Kernels {
         for (of, name) in Special::dispatches(by_packets) {
             special.push((*of, kernel(dispatches, name)?));
         }
-        special.push((Special::Rows, kernel(combines, &format!("{combine}_rows"))?));
-        special.push((Special::Sums, kernel(combines, &format!("{combine}_sums"))?));
+        for (of, name) in [(Special::Rows, "rows"), (Special::Sums, "sums"), (Special::Exact, "exact")] {
+            special.push((of, kernel(combines, &format!("{combine}_{name}"))?));
+        }
         Ok(Self {
             dispatch: kernel(dispatches, "dispatch")?,
             special,
@@ -59,10 +60,12 @@ pub(crate) enum Special {
     Expert,
     /// An `EpGivenDispatch` of [`Layout::Token`](crate::Layout::Token), by packets.
     Token,
-    /// An `EpUsualCombine` with one row for a token.
+    /// An `EpUsualCombine` of one row for a token.
     Rows,
-    /// The same with sums of rows.
+    /// The same of sums of rows.
     Sums,
+    /// The same of the rows of all choices.
+    Exact,
 }
 
 impl Special {

@@ -50,3 +50,9 @@ pub(crate) fn of_dlpack(name: &str) -> PyResult<(u8, u8)> {
         error::misuse(format!("argument 'data_type': {name:?} is not known; there are {}", names.join(", ")))
     })
 }
+
+/// Returns the name of a type, by the code of its kind in DLPack and its bits.
+pub(crate) fn name_of_dlpack(kind: (u8, u32)) -> Option<&'static str> {
+    let found = TYPES.iter().find(|(_, _, of, code)| (*code, 8 * of.size() as u32) == kind);
+    found.map(|(name, ..)| *name)
+}

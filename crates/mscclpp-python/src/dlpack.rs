@@ -28,12 +28,26 @@ pub(crate) struct DataType {
     lanes: u16,
 }
 
+impl DataType {
+    /// Returns the code of the kind, and the bits.
+    pub(crate) fn kind(self) -> (u8, u32) {
+        (self.code, u32::from(self.bits) * u32::from(self.lanes))
+    }
+}
+
 /// `DLDevice`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Device {
     kind: i32,
     id: i32,
+}
+
+impl Device {
+    /// Returns a device of CUDA, or the host.
+    pub(crate) fn of(gpu: Option<i32>) -> Self {
+        gpu.map_or(Self { kind: 1, id: 0 }, |id| Self { kind: 2, id })
+    }
 }
 
 /// `DLTensor`.
@@ -110,19 +124,20 @@ fn row_major(shape: &[i64]) -> Vec<i64> {
 
 /// The type and number of a buffer's device, as DLPack counts them: 1 is the CPU, 2 CUDA.
 pub(crate) fn device(buffer: &DeviceBuffer) -> (i32, i32) {
-    match buffer.gpu().platform() {
-        Platform::Cuda => (2, buffer.gpu().id() as i32),
-        _ => (1, 0),
-    }
+    let Device { kind, id } = device_of(buffer);
+    (kind, id)
+}
+
+fn device_of(buffer: &DeviceBuffer) -> Device {
+    Device::of((buffer.gpu().platform() == Platform::Cuda).then(|| buffer.gpu().id() as i32))
 }
 
 /// Puts a tensor into a capsule.
 pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
-    let (kind, id) = device(&tensor.buffer.0);
     let managed = Box::into_raw(Box::new(Managed {
         view: View {
             data: tensor.buffer.0.ptr().as_mut_ptr(),
-            device: Device { kind, id },
+            device: device_of(&tensor.buffer.0),
             dimensions: tensor.shape.len() as i32,
             data_type: tensor.data_type,
             shape: tensor.shape.as_ptr().cast_mut(),
@@ -160,8 +175,7 @@ pub(crate) fn look(capsule: &Bound<'_, PyCapsule>) -> PyResult<Seen> {
         (false, Ok(n)) => Some(unsafe { slice::from_raw_parts(at, n) }.to_vec()),
         _ => None,
     };
-    let DataType { code, bits, lanes } = view.data_type;
-    let bits = u32::from(bits) * u32::from(lanes);
+    let (code, bits) = view.data_type.kind();
     let address = view.data.addr() as u64 + view.byte_offset;
     Ok((address, code, bits, numbers(view.shape).unwrap_or_default(), numbers(view.strides)))
 }

@@ -123,6 +123,7 @@ mod extension {
         routed::{PyHostCounts, PyReceive, PyRouted},
         semaphore::{PySemaphore, PySemaphoreStub},
         semaphore_kinds::{PyDeviceToDevice, PyHostToDevice, PyHostToHost},
+        tensors::look_at_tensor,
         transport::{PyTransport, PyTransportFlags},
         unique_id::PyUniqueId,
     };

@@ -11,7 +11,10 @@ use std::{
 use mscclpp::DevicePtr;
 use pyo3::{ffi, intern, prelude::*, sync::PyOnceLock, types::PyCapsule};
 
-use crate::dlpack::{DataType, Device, View};
+use crate::{
+    data_types,
+    dlpack::{DataType, Device, View},
+};
 
 /// `DLPackExchangeAPI`, up to what is used of it.
 #[repr(C)]
@@ -31,6 +34,13 @@ const NAME: &CStr = c"dlpack_exchange_api";
 /// The major version of DLPack whose tables have this form.
 const MAJOR: u32 = 1;
 const COMPLEX: u8 = 5;
+
+/// The memory of a tensor.
+struct Numbers {
+    at: DevicePtr,
+    count: u64,
+    kind: (DataType, Device),
+}
 
 /// Tensors that have one type and one device.
 pub(crate) struct Tensors {
@@ -60,6 +70,13 @@ impl Tensors {
     /// Returns the address of a tensor's memory, and the number of its elements. Returns None if it has another type or device
     /// than the first one, or if the memory does not hold the numbers in their order and with their signs.
     pub(crate) fn look(&mut self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<(DevicePtr, u64)>> {
+        Ok(self.look_at(tensor)?.and_then(|Numbers { at, count, kind }| {
+            (*self.first.get_or_insert(kind) == kind).then_some((at, count))
+        }))
+    }
+
+    /// Returns the memory of a tensor, if it holds the numbers in their order and with their signs.
+    fn look_at(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Numbers>> {
         let mut view = MaybeUninit::uninit();
         // SAFETY: the thread is attached to the interpreter, and `view` is valid for the write.
         if unsafe { (self.look)(tensor.as_ptr(), view.as_mut_ptr()) } != 0 {
@@ -79,8 +96,7 @@ impl Tensors {
         });
         let count: i64 = shape.iter().product();
         let is_plain = count == 0 || (is_contiguous(shape, strides) && !view.data.is_null());
-        let kind = (view.data_type, view.device);
-        if !is_plain || *self.first.get_or_insert(kind) != kind {
+        if !is_plain {
             return Ok(None);
         }
         let py = tensor.py();
@@ -89,8 +105,24 @@ impl Tensors {
         {
             return Ok(None);
         }
-        Ok(Some((DevicePtr(view.data as u64 + view.byte_offset), count as u64)))
+        let at = DevicePtr(view.data as u64 + view.byte_offset);
+        Ok(Some(Numbers { at, count: count as u64, kind: (view.data_type, view.device) }))
     }
+}
+
+/// Returns the address, the number of elements and the name of the type of a tensor on a device of CUDA, or on the host if
+/// `device` is None. Returns None for another object, and where the memory does not hold numbers of the types of collectives
+/// in their order and with their signs.
+#[pyfunction(name = "_look_at_tensor")]
+pub(crate) fn look_at_tensor(
+    tensor: &Bound<'_, PyAny>,
+    device: Option<i32>,
+) -> PyResult<Option<(u64, u64, &'static str)>> {
+    let Some(tensors) = Tensors::of(tensor.py())? else { return Ok(None) };
+    Ok(tensors.look_at(tensor)?.and_then(|Numbers { at, count, kind: (data_type, on) }| {
+        let name = data_types::name_of_dlpack(data_type.kind())?;
+        (on == Device::of(device)).then_some((at.0, count, name))
+    }))
 }
 
 /// Whether the elements of a shape are next to each other, in their order.

@@ -278,11 +278,14 @@ struct EpGivenDispatch : EpUsualDispatch<Layout> {
     static constexpr uint32_t quantisation = EpAsItIs;
   };
 };
-// A combine of aligned rows that is not exact, without weights that travel back, and counted waits. OneRow says whether each
-// token has one row, which is sent as it is.
-template <uint32_t OneRow>
+// What a rank sends for a token in a combine: the sum of its experts' rows, or as it is the one row of the token, or the row of
+// each choice.
+enum EpSent : uint32_t { EpSum = 0, EpOneRow = 1, EpEachRow = 2 };
+
+// A combine of aligned rows, without weights that travel back, and counted waits.
+template <uint32_t Sent>
 struct EpUsualCombine : EpCombine {
-  static constexpr uint32_t exact = 0, oneRow = OneRow;
+  static constexpr uint32_t exact = Sent == EpEachRow, oneRow = Sent == EpOneRow;
   static constexpr uint8_t *rowWeights = nullptr, *outWeights = nullptr;
   static constexpr uint64_t* addedWaits = nullptr;
   static constexpr bool isAligned = true;

@@ -35,12 +35,15 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
   using Sender::onlyRow;
   using Sender::packets;
   using Sender::partRow;
+  using Sender::receivedRow;
   using Sender::rowOf;
+  using Sender::rowOfChoice;
   using Sender::rowsBefore;
   using Sender::send;
   using Sender::sendersOf;
   using Sender::sendWeights;
   using Sender::tables;
+  using Sender::travelAsTheyAre;
 
   const Sums finished;
 
@@ -62,7 +65,8 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
       heads.tokens[b.thread] = load4(tables->theirs + b.thread);
     }
     // To send a row as it is takes less of a block than to sum rows.
-    const uint32_t own = b.split(ByPackets, halves, call.oneRow != 0 ? b.blocks / 4 : b.blocks / 2);
+    const uint32_t eighths = call.oneRow != 0 ? 2 : call.exact != 0 ? 3 : 4;
+    const uint32_t own = b.split(ByPackets, halves, b.blocks * eighths / 8);
     if (b.givesUp(!b.template begin<ByPackets>(halves))) return;
     // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
     // the tokens of all.
@@ -147,10 +151,13 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
         const uint8_t* const weights =
             call.late != 0 ? reinterpret_cast<const uint8_t*>(call.weights) : call.tables + ep.tableWeights;
         term.weight = bitsAs<float>(load4(weights + choice * 4));
-        // The place of a lost rank still has the row of an earlier call.
-        if (expert >= 0 && !epIsLost(ep, load4(ep.experts + static_cast<uint32_t>(expert)) >> 16)) {
+        if (expert >= 0) term.of = load4(ep.experts + static_cast<uint32_t>(expert)) >> 16;
+        if (expert >= 0 && term.of == ep.rank) {
+          term.row = ownRow(token, j);
+          term.of = EpOfNobody;
+        } else if (expert >= 0 && !epIsLost(ep, term.of)) {
+          // The place of a lost rank still has the row of an earlier call.
           term.row = choiceRow(ep.rank, choice);
-          term.of = load4(ep.experts + static_cast<uint32_t>(expert)) >> 16;
         }
       } else if (j < n) {
         const int32_t row = rowOf(token, j);
@@ -162,6 +169,12 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
       count = addTerm(term.row != nullptr, term, count);
     }
     warpSync();
+  }
+
+  // The row of choice k of a token, which is for an expert of this rank, or null if there is no memory for it.
+  MSCCLPP_DEVICE_INLINE const uint8_t* ownRow(uint32_t token, uint32_t k) const {
+    const int32_t row = rowOf(token, ep.rank);
+    return row < 0 ? nullptr : rowOfChoice(receivedRow(ep.rank, static_cast<uint32_t>(row)), k);
   }
 
   // Sums the weights that the ranks have sent for a token, in the order of the ranks. Returns false, in any thread of the warp
@@ -193,7 +206,7 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
   // other, and so do the phases of their rows.
   MSCCLPP_DEVICE_INLINE bool haveArrived(uint32_t token, Arrived& arrived) const {
     bool failed = false;
-    if (b.lane < ep.ranks && (call.oneRow == 0 || b.lane != ep.rank)) {
+    if (b.lane < ep.ranks && (b.lane != ep.rank || !travelAsTheyAre())) {
       const int32_t row = rowOf(token, b.lane);
       if (row >= static_cast<int32_t>(arrived.rows) && arrived.phases < EpPhases && !epIsLost(ep, b.lane)) {
         const uint32_t sent = load4(tables->sent + b.lane);

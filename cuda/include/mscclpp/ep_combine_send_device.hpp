@@ -44,7 +44,11 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
         packets(b.epoch),
         tables(reinterpret_cast<const EpCounts*>(call.tables)) {}
 
-  MSCCLPP_DEVICE_INLINE static bool isMany(uint32_t tokens) { return !ByPackets && tokens >= EpManyTokens; }
+  // Whether rows travel as they are. Then those of this rank's own tokens stay where the experts made them.
+  MSCCLPP_DEVICE_INLINE bool travelAsTheyAre() const { return call.oneRow != 0 || call.exact != 0; }
+  MSCCLPP_DEVICE_INLINE bool isMany(uint32_t tokens) const {
+    return !ByPackets && tokens >= (call.exact != 0 ? EpManyTokens / 2 : EpManyTokens);
+  }
   // Whether the `rows` that a rank sends to another are so many that warps may share a counter of them: X7. Both ranks know it.
   MSCCLPP_DEVICE_INLINE bool areShared(uint32_t rows) const {
     return !ByPackets && ep.ranks == 2 && ep.maxBlocks * 5 / 16 >= EpDynamicSenders && rows >= EpDynamicRows;
@@ -55,7 +59,7 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
   }
   // Returns how many of the blocks send while the others sum.
   MSCCLPP_DEVICE_INLINE uint32_t sendersOf(uint32_t blocks) const {
-    if (call.oneRow == 0 || ep.ranks != 2) return blocks / 2;
+    if (!travelAsTheyAre() || ep.ranks != 2) return blocks / 2;
     const uint32_t fewest = blocks * 5 / 32;
     return fewest >= EpDynamicSenders && isDynamic() ? fewest : blocks * 5 / 16;
   }
@@ -74,6 +78,13 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
   }
   MSCCLPP_DEVICE_INLINE int32_t rowOf(uint32_t token, uint32_t rank) const {
     return signedWord(call.tables + ep.tableRows, static_cast<uint64_t>(token) * ep.ranks + rank);
+  }
+
+  // The row that an expert made for choice k of the token of a row that came, or null if there is no memory for it.
+  MSCCLPP_DEVICE_INLINE const uint8_t* rowOfChoice(const uint8_t* received, uint32_t k) const {
+    const int32_t place = signedWord(received, 1 + 2 * ep.topK + k);
+    const uint64_t at = static_cast<uint32_t>(place);
+    return place >= 0 && at < call.outRows ? call.rows + at * ep.resultBytes : nullptr;
   }
 
   // The parts of a row.
@@ -97,9 +108,8 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
         return true;
       }
     }
-    // Rows that are sent as they are need no set-up, so their parts are shared out; others so only if there are few.
-    // This rank's own rows stay where they are then.
-    const uint32_t owners = call.oneRow != 0 ? ep.ranks - 1 : ep.ranks;
+    // A token with one row needs no set-up, so its parts are shared out; others so only if there are few.
+    const uint32_t owners = travelAsTheyAre() ? ep.ranks - 1 : ep.ranks;
     const uint32_t most = sums ? this->template units<SentVectors>() : parts(), subs = call.oneRow != 0 ? most : subsOf(rows * owners, warps, most);
     const uint32_t r = b.lane < ep.ranks ? b.lane : 0;
     for (uint32_t phase = 0; phase < phases; ++phase) {
@@ -189,7 +199,7 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
       bool has = false;
       if (k < ep.topK) {
         const bool isHere = signedWord(received, 1 + k) >= 0;
-        const int32_t place = signedWord(received, 1 + 2 * ep.topK + k);
+        const uint8_t* const made = rowOfChoice(received, k);
         uint32_t weight = load4(received + (1 + ep.topK + k) * 4ull);
         if (late) {
           uint64_t word = 0;
@@ -197,8 +207,7 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
           weight = static_cast<uint32_t>(word >> (k % 2 * 32));
         }
         term.weight = bitsAs<float>(weight);
-        const uint64_t at = static_cast<uint32_t>(place);
-        if (isHere && place >= 0 && at < call.outRows) term.row = call.rows + at * ep.resultBytes;
+        if (isHere) term.row = made;
         // With `exact`, each choice has its row at the token's rank, zeros if there is none.
         has = call.exact != 0 ? isHere : term.row != nullptr;
       }
@@ -209,7 +218,6 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
   // Sends each `subs`-th part of the rows of a token to its rank, from part `sub` on. All threads of a warp call it, and get the
   // same.
   MSCCLPP_DEVICE_INLINE bool sendRow(uint32_t owner, uint32_t row, uint32_t sub, uint32_t subs) const {
-    uint8_t* const place = partRow(owner, ep.rank, row);
     if (call.oneRow != 0) {
       sendOnlyRow(owner, row, sub, subs);
       return true;
@@ -220,12 +228,17 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
       // X5. The tables may not have a row of a rank that is lost.
       if (token >= heads.tokens[owner]) return true;
       const uint64_t choices = static_cast<uint64_t>(token) * ep.topK;
+      // A part of all rows of the token, and then the next one: the token's rank can sum what has come.
 #pragma unroll 1
-      for (uint32_t j = 0; j < terms.count; ++j) {
-        sendWhole(choiceRow(owner, choices + terms.of[j].of), terms.of[j].row, sub, subs);
+      for (uint32_t part = sub; part < parts(); part += subs) {
+#pragma unroll 1
+        for (uint32_t j = 0; j < terms.count; ++j) {
+          sendPart(choiceRow(owner, choices + terms.of[j].of), terms.of[j].row, part);
+        }
       }
       return true;
     }
+    uint8_t* const place = partRow(owner, ep.rank, row);
 #pragma unroll 1
     for (uint32_t unit = sub; unit < this->template units<SentVectors>(); unit += subs) {
       float sums[SentVectors][2][Base::Count] = {};
@@ -261,7 +274,10 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
 
   // The same of the one row of a token, as it is.
   MSCCLPP_DEVICE_INLINE void sendOnlyRow(uint32_t owner, uint32_t row, uint32_t sub, uint32_t subs) const {
-    sendWhole(partRow(owner, ep.rank, row), onlyRow(owner, row), sub, subs);
+    uint8_t* const place = partRow(owner, ep.rank, row);
+    const uint8_t* const made = onlyRow(owner, row);
+#pragma unroll 1
+    for (uint32_t part = sub; part < parts(); part += subs) sendPart(place, made, part);
     if (call.rowWeights != nullptr && sub == 0) sendRowWeights(owner, row);
   }
 
@@ -276,17 +292,14 @@ struct EpCombineSender : EpTermSums<Type, Call::isAligned> {
     }
   }
 
-  // Sends parts of a row as it is, or zeros if there is none. All threads of a warp call it.
-  MSCCLPP_DEVICE_INLINE void sendWhole(uint8_t* place, const uint8_t* row, uint32_t sub, uint32_t subs) const {
-#pragma unroll 1
-    for (uint32_t part = sub; part < parts(); part += subs) {
-      EpPart sent = {};
-      if (row != nullptr) sent = loadPart<Call::isAligned>(row, ep.resultBytes, part, b.lane);
-      if constexpr (ByPackets) {
-        EpRowPackets(b).put(place, ep.resultBytes, part * (EpPartBytes / 16) + b.lane, sent.of);
-      } else {
-        putPart(place, ep.resultBytes, part, b.lane, sent);
-      }
+  // Sends a part of a row as it is, or zeros if there is none. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void sendPart(uint8_t* place, const uint8_t* row, uint32_t part) const {
+    EpPart sent = {};
+    if (row != nullptr) sent = loadPart<Call::isAligned>(row, ep.resultBytes, part, b.lane);
+    if constexpr (ByPackets) {
+      EpRowPackets(b).put(place, ep.resultBytes, part * (EpPartBytes / 16) + b.lane, sent.of);
+    } else {
+      putPart(place, ep.resultBytes, part, b.lane, sent);
     }
   }
 

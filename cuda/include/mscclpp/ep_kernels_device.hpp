@@ -38,20 +38,22 @@ static_assert(sizeof(mscclpp::EpUsualCombine<0>) == sizeof(mscclpp::EpCombine), 
   }
 
 // All combines of numbers of a type. A mangled name has its length in it: ANY is that of combine_NAME, ROWS with _rows or _sums,
-// BY_PACKETS with _by_packets, and BOTH with _rows_by_packets.
-#define MSCCLPP_EP_COMBINES(NAME, TYPE, ANY, ROWS, BY_PACKETS, BOTH)                                                       \
+// and EXACT with _exact. Those that end with _PACKETS are the same with _by_packets.
+#define MSCCLPP_EP_COMBINES(NAME, TYPE, ANY, ROWS, EXACT, ANY_PACKETS, ROWS_PACKETS, EXACT_PACKETS)                        \
   MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ANY##combine_##NAME##E, TYPE, EpCombine, false, 1024)                                 \
-  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ROWS##combine_##NAME##_rowsE, TYPE, EpUsualCombine<1>, false, 1024)                   \
-  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ROWS##combine_##NAME##_sumsE, TYPE, EpUsualCombine<0>, false, 1024)                   \
-  MSCCLPP_EP_COMBINES_BY_PACKETS(NAME, TYPE, BY_PACKETS, BOTH)
+  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ROWS##combine_##NAME##_rowsE, TYPE, EpUsualCombine<EpOneRow>, false, 1024)            \
+  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ROWS##combine_##NAME##_sumsE, TYPE, EpUsualCombine<EpSum>, false, 1024)               \
+  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##EXACT##combine_##NAME##_exactE, TYPE, EpUsualCombine<EpEachRow>, false, 1024)         \
+  MSCCLPP_EP_COMBINES_BY_PACKETS(NAME, TYPE, ANY_PACKETS, ROWS_PACKETS, EXACT_PACKETS)
 #if defined(MSCCLPP_DEVICE_HIP)
 // Experts on GPUs of AMD have none of them: setup.rs of mscclpp-ep.
-#define MSCCLPP_EP_COMBINES_BY_PACKETS(NAME, TYPE, BY_PACKETS, BOTH)
+#define MSCCLPP_EP_COMBINES_BY_PACKETS(NAME, TYPE, ANY, ROWS, EXACT)
 #else
-#define MSCCLPP_EP_COMBINES_BY_PACKETS(NAME, TYPE, BY_PACKETS, BOTH)                                                       \
-  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##BY_PACKETS##combine_##NAME##_by_packetsE, TYPE, EpCombine, true, 256, 2)              \
-  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##BOTH##combine_##NAME##_rows_by_packetsE, TYPE, EpUsualCombine<1>, true, 256, 2)       \
-  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##BOTH##combine_##NAME##_sums_by_packetsE, TYPE, EpUsualCombine<0>, true, 256, 2)
+#define MSCCLPP_EP_COMBINES_BY_PACKETS(NAME, TYPE, ANY, ROWS, EXACT)                                                       \
+  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ANY##combine_##NAME##_by_packetsE, TYPE, EpCombine, true, 256, 2)                     \
+  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ROWS##combine_##NAME##_rows_by_packetsE, TYPE, EpUsualCombine<EpOneRow>, true, 256, 2) \
+  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##ROWS##combine_##NAME##_sums_by_packetsE, TYPE, EpUsualCombine<EpSum>, true, 256, 2)   \
+  MSCCLPP_EP_COMBINE(_ZN7mscclpp2ep##EXACT##combine_##NAME##_exact_by_packetsE, TYPE, EpUsualCombine<EpEachRow>, true, 256, 2)
 #endif
 
 #endif  // MSCCLPP_EP_KERNELS_DEVICE_HPP_

@@ -4,7 +4,9 @@ use mscclpp_collectives::{Collectives, DeviceSlice, ReduceOp};
 use mscclpp_test_support::Random;
 
 use crate::{
-    checked::{check_dispatch, check_sums, combine, connect, dispatch, put, to_combine, tokens_of_all},
+    checked::{
+        check_dispatch, check_sums, combine, connect, copies, dispatch, put, to_combine, tokens_of_all,
+    },
     rounds::any_of,
     support::ranks,
 };
@@ -39,12 +41,11 @@ fn ranks_may_put_experts_and_collectives_into_two_streams_in_any_order() {
             if rank % 2 == 1 {
                 reduce();
             }
-            experts.synchronize(&streams[0]).expect("the dispatch");
-            let rows = model.rows(&all, rank);
-            check_dispatch(&model, &routed, &call, &[], &rows, rank);
+            let (rows, copies) = (model.rows(&all, rank), copies(&model, &routed, &call, (gpu, &streams[0])));
             let (memories, sums) = to_combine(&model, &options, &all[rank], &call, &rows, rank, gpu);
             put(&experts, &options, &combine(&routed, &options, &memories, &sums), &streams[0]);
-            experts.synchronize(&streams[0]).expect("the combine");
+            experts.synchronize(&streams[0]).expect("a round");
+            check_dispatch(&model, &routed, &call, &copies, &rows, rank);
             check_sums(&model, &options, &all[rank], (&memories, &sums), rank, "beside");
             collectives.synchronize(&streams[1]).expect("the all_reduce");
             let mut found = vec![0u32; NUMBERS];

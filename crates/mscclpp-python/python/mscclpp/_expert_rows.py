@@ -16,6 +16,10 @@ _Memory = tuple[int, int]
 class ExpertRows(OnDevice):
     """An object with the settings of experts, which checks arrays by them."""
 
+    #: The number of ranks.
+    n_ranks: int
+    #: The number of this rank's experts.
+    n_local: int
     #: The settings.
     top_k: int
     hidden: int
@@ -27,16 +31,6 @@ class ExpertRows(OnDevice):
     #: The bytes of the rows of the tensors that are given, and of those that come.
     _given: list[int]
     _coming: list[int]
-
-    @property
-    def n_ranks(self) -> int:
-        """The number of ranks."""
-        return int(self._made.n_ranks)
-
-    @property
-    def n_local(self) -> int:
-        """The number of this rank's experts."""
-        return int(self._made.n_local)
 
     def _at_least(self, name: str, x: Any, dtype: str, least: int, is_written: bool = True) -> _Memory | None:
         """Returns the memory of an array with at least so many numbers, or None if there is no array."""

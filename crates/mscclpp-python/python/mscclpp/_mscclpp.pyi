@@ -1600,6 +1600,13 @@ def _log_meeting(text: str) -> None:
 def _log_to_queue(level: SupportsIndex) -> None:
     """Sends lines of `level`, as `logging` numbers it, and above to the queue from now on, and nowhere else."""
 
+def _look_at_tensor(tensor: Any, device: SupportsIndex | None) -> tuple[int, int, str] | None:
+    """
+    Returns the address, the number of elements and the name of the type of a tensor on a device of CUDA, or on the host if
+    `device` is None. Returns None for another object, and where the memory does not hold numbers of the types of collectives
+    in their order and with their signs.
+    """
+
 def _next_log_line() -> tuple[str, int, str] | None:
     """Waits for the next line: the logger's name, the level and the text. None when the queue has ended."""
 

@@ -106,6 +106,7 @@ class Experts(ExpertRows):
             None if ranks is None else [count("ranks", rank) for rank in ranks],
         )
         self.is_simulated = self._made.is_simulated
+        self.n_ranks, self.n_local = self._made.n_ranks, self._made.n_local
         #: An empty tensor if a call had tensors of PyTorch, whose current stream calls without an array then use. The
         #: experts of `with_payload` share the list.
         self._like: list[Any] = []

@@ -8,8 +8,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-# Many tests wait for most of their time.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 STEPS=(readme first_program format comments clippy docs api kernels headers races hip verbs layers python rdma loom fuzz simulation)
 LONG=(site deny package oldest features semver verbs_generated wheels torch races_all sanitizers soak long_fuzz long_simulation collectives)
 

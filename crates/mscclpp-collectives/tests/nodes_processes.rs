@@ -6,11 +6,7 @@ mod support;
 
 use std::{
     process::{Command, ExitCode},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -18,7 +14,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::Transport;
 use mscclpp_collectives::{DeviceSlice, Error};
 use mscclpp_test_support::{
-    Random,
+    Lateness, Random,
     child::{say, this_program},
     job::{Children, Role, run_if_child},
     namespaces::Namespaces,
@@ -29,8 +25,6 @@ use support::{builder, communicator_of, device_of, three_sums};
 const ON_EACH: usize = 2;
 /// How soon every rank names a node that has vanished.
 const PROMISED: Duration = Duration::from_secs(5);
-/// How many times a wake-up that is late may delay that, on a busy machine.
-const WAKE_UPS: u32 = 20;
 
 fn main() -> ExitCode {
     if let Some(code) = run_if_child(child) {
@@ -103,50 +97,18 @@ fn vanish(wires: &Wires, how: impl FnOnce(&mut Children, &Wires)) -> Result<(), 
     // The tool that takes an interface down may itself take seconds on a busy machine.
     let at = Instant::now();
     let said: Vec<_> = (0..ON_EACH).map(|rank| (children.next_line(rank), at.elapsed())).collect();
-    let late = lateness.end();
+    let allowed = lateness.allows(PROMISED);
     for (rank, (said, after)) in said.iter().enumerate() {
-        println!("rank {rank} after {after:?}, on a machine that was up to {late:?} late: {said}");
+        println!("rank {rank} after {after:?}, at most {allowed:?}: {said}");
         let named = (ON_EACH..ranks).any(|gone| said.contains(&format!("rank {gone}")));
         if !said.starts_with("error ") || !named {
             return Err(format!("rank {rank} does not name a rank of the other node: {said}").into());
         }
-        if *after > PROMISED + WAKE_UPS * late {
-            return Err(
-                format!("rank {rank} took {after:?}, on a machine that was up to {late:?} late").into()
-            );
+        if *after > allowed {
+            return Err(format!("rank {rank} took {after:?}, more than {allowed:?}").into());
         }
     }
     Ok(())
-}
-
-/// A thread that looks how late it is woken.
-struct Lateness {
-    ended: Arc<AtomicBool>,
-    thread: JoinHandle<Duration>,
-}
-
-impl Lateness {
-    fn watch() -> Self {
-        const NAP: Duration = Duration::from_millis(10);
-        let ended = Arc::new(AtomicBool::new(false));
-        let seen = ended.clone();
-        let thread = thread::spawn(move || {
-            let mut most = Duration::ZERO;
-            while !seen.load(Ordering::Relaxed) {
-                let began = Instant::now();
-                thread::sleep(NAP);
-                most = most.max(began.elapsed().saturating_sub(NAP));
-            }
-            most
-        });
-        Self { ended, thread }
-    }
-
-    /// Ends the naps, and returns the longest delay of one.
-    fn end(self) -> Duration {
-        self.ended.store(true, Ordering::Relaxed);
-        self.thread.join().expect("a thread that naps")
-    }
 }
 
 fn child(role: &Role) {

@@ -1,12 +1,17 @@
 //! Experts whose ranks are processes, of which one is killed: the others go on without it.
 
-use std::{process::ExitCode, sync::Arc, thread, time::Duration};
+use std::{
+    process::ExitCode,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use libtest_mimic::{Arguments, Trial};
 use mscclpp::{TcpBootstrap, UniqueId, prelude::*};
 use mscclpp_ep::{Combine, Dispatch, Error, Experts, Layout, NumberType, Receive};
 use mscclpp_test_support::{
-    LIMIT, Random,
+    LIMIT, Lateness, Random,
     child::{await_end, say},
     job::{Children, Role, run_if_child},
 };
@@ -20,6 +25,8 @@ const CAPACITY: usize = 10;
 /// The round in which the rank kills itself, and how many there are.
 const KILLED_IN: usize = 20;
 const ROUNDS: usize = 60;
+/// How soon the others know of a rank that was killed.
+const PROMISED: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     if let Some(code) = run_if_child(child) {
@@ -28,11 +35,18 @@ fn main() -> ExitCode {
     let trials = ["whole", "halves", "given-up", "silent"].map(|role| {
         Trial::test(format!("ranks_go_on_without_one_that_is_lost_{role}"), move || {
             let mut children = Children::form(role, N);
-            for rank in (0..N).filter(|rank| *rank != VICTIM) {
-                let said = children.next_line(rank);
+            let lateness = Lateness::watch();
+            let others: Vec<usize> = (0..N).filter(|rank| *rank != VICTIM).collect();
+            let all: Vec<String> = others.iter().map(|rank| children.next_line(*rank)).collect();
+            let allowed = lateness.allows(PROMISED);
+            for (rank, said) in others.into_iter().zip(all) {
                 println!("rank {rank}: {said}");
-                if said != "went on" {
+                let Some(millis) = said.strip_prefix("went on, longest wait in ms: ") else {
                     return Err(said.into());
+                };
+                // A rank that is silent counts as lost when it has been waited for.
+                if role != "silent" && Duration::from_millis(millis.parse()?) > allowed {
+                    return Err(format!("rank {rank}: {said}, which is more than {allowed:?}").into());
                 }
                 children.expect_success(rank);
             }
@@ -47,7 +61,7 @@ fn main() -> ExitCode {
 fn child(role: &Role) {
     mscclpp::log::init().expect("logging");
     say(&match rounds(role) {
-        Ok(()) => "went on".to_owned(),
+        Ok(longest) => format!("went on, longest wait in ms: {}", longest.as_millis()),
         Err(error) => format!("failed: {error}"),
     });
 }
@@ -61,7 +75,8 @@ fn end_soon() {
     });
 }
 
-fn rounds(role: &Role) -> Result<(), Error> {
+/// Returns how long the longest round took.
+fn rounds(role: &Role) -> Result<Duration, Error> {
     let platform = Platform::detect_or_sim()?;
     let id = role.unique_id(|| TcpBootstrap::create_unique_id().map(|id| id.to_hex()))?;
     let bootstrap = TcpBootstrap::new(role.rank, role.n_ranks, id.parse::<UniqueId>()?, LIMIT)?;
@@ -81,11 +96,11 @@ fn rounds(role: &Role) -> Result<(), Error> {
     let rows = gpu.allocate((local * N * CAPACITY * HIDDEN * 4) as u64)?;
     let sums = gpu.allocate((CAPACITY * HIDDEN * 4) as u64)?;
     let mut random = Random::with_seed(role.rank as u64);
-    let (mut was_lost, mut dropped) = (false, 0);
+    let (mut was_lost, mut dropped, mut longest) = (false, 0, Duration::ZERO);
     for round in 0..ROUNDS {
         if role.rank == VICTIM && round == KILLED_IN {
             match role.name.as_str() {
-                "given-up" => return Ok(()),
+                "given-up" => return Ok(longest),
                 "silent" => await_end(),
                 _ => end_soon(),
             }
@@ -112,6 +127,7 @@ fn rounds(role: &Role) -> Result<(), Error> {
             thread::sleep(Duration::from_micros(200));
             half.receive(&stream)
         };
+        let begun = Instant::now();
         let call = Dispatch::new(count, &given.0, &given.2).weights(&given.1).into(Layout::Expert, &rows);
         let routed = if role.name == "halves" {
             let (routed, half) = experts.dispatch_send(&call, &stream)?;
@@ -129,6 +145,7 @@ fn rounds(role: &Role) -> Result<(), Error> {
             experts.combine(&combine, &stream)?;
         }
         let lost_now = goes_on(experts.synchronize(&stream))? || lost_in_dispatch;
+        longest = longest.max(begun.elapsed());
         was_lost |= !experts.lost().is_empty();
         if lost_now {
             continue;
@@ -150,5 +167,5 @@ fn rounds(role: &Role) -> Result<(), Error> {
     }
     assert_eq!(experts.lost(), [VICTIM]);
     assert!(dropped > 0 && experts.lost_choices()? >= dropped, "{dropped} of {}", experts.lost_choices()?);
-    Ok(())
+    Ok(longest)
 }

@@ -12,6 +12,7 @@ mod fork;
 mod held;
 mod hex;
 pub mod job;
+mod lateness;
 pub mod layout;
 mod lines;
 #[cfg(feature = "loom")]
@@ -31,6 +32,7 @@ pub use self::{
     fork::in_fork,
     held::held,
     hex::{hex, unhex},
+    lateness::Lateness,
     lines::Lines,
     needs::{trial_if, trial_that_needs},
     noting::Noting,

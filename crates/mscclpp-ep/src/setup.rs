@@ -60,7 +60,8 @@ impl ExpertsBuilder {
     }
 
     /// The number of experts of all ranks. Expert e is of rank e * ranks / experts, rounded down, so that each rank has an equal
-    /// part in order, unless [`expert_map`](Self::expert_map) says otherwise.
+    /// part in order, unless [`expert_map`](Self::expert_map) says otherwise. There may be up to 1861 of them, which is what the
+    /// shared memory of a block has room for.
     pub fn experts(mut self, experts: usize) -> Self {
         self.settings.experts = experts as u64;
         self

@@ -3,23 +3,19 @@
 //! The nodes are network namespaces, and the ranks the example `mesh_port_channels`. It needs root and `ip`, and is
 //! ignored elsewhere. `ci/rdma-ports.sh` runs the same with InfiniBand, in two virtual machines.
 
-#[path = "support/program.rs"]
-mod program;
+use std::thread;
 
-use std::{process::ExitCode, thread};
-
-use libtest_mimic::{Arguments, Failed};
+use crate::program::program;
+use libtest_mimic::{Failed, Trial};
 use mscclpp::prelude::*;
 use mscclpp_test_support::{LIMIT, child::output_within, namespaces::Namespaces, trial_if};
-use program::program;
 
 /// The number of ranks, two on each node.
 const N: usize = 4;
 
-fn main() -> ExitCode {
+pub(crate) fn trials() -> Vec<Trial> {
     let possible = Namespaces::new().map(drop);
-    let trial = trial_if("a_mesh_of_two_nodes_has_memory_for_two_transports", &possible, mesh);
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+    vec![trial_if("a_mesh_of_two_nodes_has_memory_for_two_transports", &possible, mesh)]
 }
 
 fn mesh() -> Result<(), Failed> {

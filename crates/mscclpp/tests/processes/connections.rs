@@ -1,57 +1,53 @@
 //! Jobs whose ranks are processes: that they work, and what happens when one is killed.
-//!
-//! The ranks are this program again; see `support::children`.
 
-mod support;
-
-#[path = "../examples/ping_pong/mod.rs"]
+#[path = "../../examples/ping_pong/mod.rs"]
 #[allow(dead_code, reason = "the examples use all of it")]
 mod ping_pong;
 
 use std::{
     ffi::OsStr,
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::{Error, prelude::*};
-use ping_pong::Player;
-use support::{
+use crate::support::{
     LIMIT,
-    children::{Children, Role, RoleExt, all_succeed, hear, run_if_child, say, this_program, together},
+    children::{Children, Role, RoleExt, all_succeed, hear, say, this_program, together},
     connect_all, device_of, endpoint_of,
     ends::{End, Kind, PacketRounds, Promise, Seeds},
     kernels::{Outcome, Rounds, Side},
     platform,
     random::Random,
 };
+use libtest_mimic::{Failed, Trial};
+use mscclpp::{Error, prelude::*};
+use ping_pong::Player;
 
 const N: usize = 3;
 /// The transfers during which a rank is killed.
 const TRANSFERS: [&str; 6] = ["unpack", "put", "get", "ll8", "ll16", "ll128"];
 
-fn main() -> ExitCode {
-    if let Some(code) = run_if_child(child) {
-        return code;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for n in [1, 2, 3] {
-        trials.push(Trial::test(format!("{n}_ranks_connect_and_signal"), move || all_succeed("signal", n)));
+        trials.push(Trial::test(format!("{n}_ranks_connect_and_signal"), move || {
+            all_succeed("connections signal", n)
+        }));
     }
     // On GPUs, where a start takes seconds, it runs only a few times.
     let times = if platform() == Platform::Sim { 50 } else { 5 };
     trials.push(Trial::test(format!("8_ranks_connect_and_signal_{times}_times"), move || {
-        (0..times).try_for_each(|_| all_succeed("signal", 8))
+        (0..times).try_for_each(|_| all_succeed("connections signal", 8))
     }));
-    trials.push(Trial::test("ping_pong_across_processes", || all_succeed("ping-pong", 2)));
-    trials.push(Trial::test("a_signal_carries_data_across_processes", || all_succeed("data", 2)));
-    trials
-        .push(Trial::test("a_received_memory_has_an_address_across_processes", || all_succeed("address", 2)));
+    trials.push(Trial::test("ping_pong_across_processes", || all_succeed("connections ping-pong", 2)));
+    trials.push(Trial::test("a_signal_carries_data_across_processes", || all_succeed("connections data", 2)));
+    trials.push(Trial::test("a_received_memory_has_an_address_across_processes", || {
+        all_succeed("connections address", 2)
+    }));
     for n in [3, 8] {
         let name = format!("memory_channels_between_all_of_{n}_processes");
-        trials.push(Trial::test(name, move || all_succeed("transfer", n)));
+        trials.push(Trial::test(name, move || all_succeed("connections transfer", n)));
     }
     let two_gpus = platform() == Platform::Cuda && platform().device_count().is_ok_and(|count| count >= 2);
     let name =
@@ -71,15 +67,12 @@ fn main() -> ExitCode {
             trials.push(Trial::test(name, move || killed(moment, victim)));
         }
     }
-    let mut arguments = Arguments::from_args();
-    // Each trial is several processes already.
-    arguments.test_threads = arguments.test_threads.or(Some(2));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    trials
 }
 
 /// Both ranks call their device number 0, and it is a different GPU.
 fn one_visible_gpu_per_rank() -> Result<(), Failed> {
-    let mut children = Children::start_as("data", 2, |rank| {
+    let mut children = Children::start_as("connections data", 2, |rank| {
         let mut command = this_program();
         command.env("CUDA_VISIBLE_DEVICES", rank.to_string());
         command
@@ -91,7 +84,8 @@ fn one_visible_gpu_per_rank() -> Result<(), Failed> {
 
 /// The ranks run as in two containers: each is process 1, and neither knows the other's number.
 fn ranks_in_pid_namespaces() -> Result<(), Failed> {
-    let mut children = Children::start_as("data", 2, |_| in_pid_namespace(this_program().get_program()));
+    let mut children =
+        Children::start_as("connections data", 2, |_| in_pid_namespace(this_program().get_program()));
     children.go();
     (0..2).for_each(|rank| children.expect_success(rank));
     Ok(())
@@ -103,7 +97,7 @@ fn in_pid_namespace(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-fn child(role: &Role) {
+pub(crate) fn child(role: &Role) {
     if role.survives(survive) {
         return;
     }
@@ -353,7 +347,7 @@ fn interrupted(
 
 fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
     println!("{N} ranks on {}, rank {victim} killed at {moment}", platform());
-    let mut children = Children::start(&format!("killed-{moment}-{victim}"), N);
+    let mut children = Children::start(&format!("connections killed-{moment}-{victim}"), N);
     let survivors: Vec<usize> = (0..N).filter(|rank| *rank != victim).collect();
     if moment == "init" {
         // The victim never joins.

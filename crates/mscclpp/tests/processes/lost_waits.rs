@@ -1,25 +1,23 @@
 //! A stream reports how the waits of its kernels ended, whoever waits for the stream and how: that a peer was lost, that
 //! a wait was aborted or reached its bound, or that a proxy service refused a request of the kernel.
 
-mod support;
+use std::{thread, time::Duration, time::Instant};
 
-use std::{process::ExitCode, thread, time::Duration, time::Instant};
-
-use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::{
-    Error, ErrorKind, Stream,
-    errors::{CoreError, GpuError, ProxyError},
-    prelude::*,
-};
-use mscclpp_test_support::{Random, until};
-use support::{
+use crate::support::{
     LIMIT, assert_usable,
-    children::{Children, Role, RoleExt, run_if_child, say},
+    children::{Children, Role, RoleExt, say},
     device_of, endpoint_of,
     kernels::{LIFETIMES, PORT_CHANNEL},
     platform,
     waiting::{KERNELS, NOT_SIGNALLED, Objects, started},
 };
+use libtest_mimic::{Failed, Trial};
+use mscclpp::{
+    Error, ErrorKind, Stream,
+    errors::{CoreError, GpuError, ProxyError},
+    prelude::*,
+};
+use mscclpp_test_support::{Random, Turn, until};
 
 const N: usize = 3;
 const VICTIM: usize = 2;
@@ -43,10 +41,7 @@ const FORMS: [(&str, Form); 7] = [
     ("synchronize_of_a_foreign_stream", |stream, _, _| Ok(stream.synchronize()?)),
 ];
 
-fn main() -> ExitCode {
-    if let Some(code) = run_if_child(survive) {
-        return code;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (form, _) in FORMS {
         for how in ["launched", "replayed"] {
@@ -70,18 +65,17 @@ fn main() -> ExitCode {
     ];
     for (name, case) in cases {
         trials.push(Trial::test(name, move || {
+            // They share the devices of this process.
+            let _turn = Turn::take(true);
             case();
             Ok(())
         }));
     }
-    let mut arguments = Arguments::from_args();
-    // Some trials are several processes already, and drivers may block a set-up while a kernel waits.
-    arguments.test_threads = arguments.test_threads.or(Some(1));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    trials
 }
 
 fn killed(form: &str, how: &str) -> Result<(), Failed> {
-    let mut children = Children::form(&format!("{how} {form}"), N);
+    let mut children = Children::form(&format!("lost_waits {how} {form}"), N);
     (0..N).for_each(|rank| children.expect(rank, "ready"));
     // The victim is killed before or after the kernels have reached their wait.
     thread::sleep(Duration::from_millis(Random::new().of(0..=100)));
@@ -91,7 +85,7 @@ fn killed(form: &str, how: &str) -> Result<(), Failed> {
 }
 
 /// Runs in a child: its kernel waits for the victim, which is killed.
-fn survive(role: &Role) {
+pub(crate) fn survive(role: &Role) {
     let (how, form) = role.name.split_once(' ').expect("how and form");
     let (name, wait) = FORMS.into_iter().find(|(name, _)| *name == form).expect("a form");
     let comm = role.communicator().expect("a job");

@@ -1,38 +1,31 @@
 //! Port channels between processes: data arrives, a proxy reports a killed peer, and a stuck job can be dumped.
-//!
-//! The ranks are this program again; see `support::children`.
-
-mod support;
 
 use std::{
-    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::{Error, prelude::*};
-use support::{
-    children::{Children, Role, RoleExt, all_succeed, hear, run_if_child, say, together},
+use crate::support::{
+    LIMIT,
+    children::{Children, Role, RoleExt, all_succeed, hear, say, together},
     limits, platform,
     port_ends::Call,
     port_ranks::{Caller, Ports},
     random::Random,
 };
+use libtest_mimic::{Failed, Trial};
+use mscclpp::{Error, prelude::*};
 
 const N: usize = 3;
 const HALF: u64 = 2 << 20;
 
-fn main() -> ExitCode {
-    if let Some(code) = run_if_child(child) {
-        return code;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
-        Trial::test("two_ranks_put_and_signal", || all_succeed("exchange", 2)),
-        Trial::test("eight_ranks_put_and_signal", || all_succeed("exchange", 8)),
-        Trial::test("two_ranks_on_one_core", || all_succeed("exchange-on-one-core", 2)),
-        Trial::test("two_ranks_that_may_lock_64_kib", || all_succeed("exchange-under-ulimit", 2)),
-        Trial::test("a_dump_says_who_is_waited_for", || all_succeed("dump", 2)),
+        Trial::test("two_ranks_put_and_signal", || all_succeed("ports exchange", 2)),
+        Trial::test("eight_ranks_put_and_signal", || all_succeed("ports exchange", 8)),
+        Trial::test("two_ranks_on_one_core", || all_succeed("ports exchange-on-one-core", 2)),
+        Trial::test("two_ranks_that_may_lock_64_kib", || all_succeed("ports exchange-under-ulimit", 2)),
+        Trial::test("a_dump_says_who_is_waited_for", || all_succeed("ports dump", 2)),
     ];
     for moment in ["wait", "flush", "put"] {
         for victim in [0, N - 1] {
@@ -40,13 +33,10 @@ fn main() -> ExitCode {
             trials.push(Trial::test(name, move || killed(moment, victim)));
         }
     }
-    let mut arguments = Arguments::from_args();
-    // Each trial is several processes already.
-    arguments.test_threads = arguments.test_threads.or(Some(2));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    trials
 }
 
-fn child(role: &Role) {
+pub(crate) fn child(role: &Role) {
     if role.survives(survive) {
         return;
     }
@@ -114,7 +104,7 @@ fn dump(comm: &Communicator) {
     together(comm);
     if rank == 0 {
         caller.start(ports.to(1), Call::Wait, [0; 3]);
-        let deadline = Instant::now() + support::LIMIT;
+        let deadline = Instant::now() + LIMIT;
         let mut text = ports.service.dump();
         // The kernel may not have claimed its signal at the first dump.
         while !text.contains("kernels here wait for rank 1") {
@@ -149,7 +139,7 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     let range = [0, 0, HALF];
     if moment == "put" {
         say("ready");
-        let deadline = Instant::now() + support::LIMIT;
+        let deadline = Instant::now() + LIMIT;
         while caller.call(next, Call::PutWithSignalAndFlush, range)
             && caller.call(previous, Call::Wait, range)
         {
@@ -172,7 +162,7 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
 
 fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
     println!("{N} ranks on {}, rank {victim} killed at {moment}", platform());
-    let mut children = Children::form(&format!("killed-{moment}-{victim}"), N);
+    let mut children = Children::form(&format!("ports killed-{moment}-{victim}"), N);
     (0..N).for_each(|rank| children.expect(rank, "ready"));
     // The victim is killed before the others have reached their wait, at that moment, or after it.
     thread::sleep(Duration::from_millis(Random::new().of(0..=200)));

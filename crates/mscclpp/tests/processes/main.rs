@@ -1,0 +1,53 @@
+//! Jobs whose ranks are processes: this program again, or examples.
+
+mod connections;
+mod lost_waits;
+mod nodes;
+mod ports;
+#[path = "../support/program.rs"]
+mod program;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+use mscclpp::prelude::*;
+use support::{
+    children::{Role, run_if_child},
+    platform,
+};
+
+fn main() -> ExitCode {
+    if let Some(code) = run_if_child(child) {
+        return code;
+    }
+    let modules = [
+        ("connections", connections::trials()),
+        ("lost_waits", lost_waits::trials()),
+        ("nodes", nodes::trials()),
+        ("ports", ports::trials()),
+    ];
+    let trials = modules.into_iter().flat_map(|(name, trials)| {
+        let of_module = move |trial: libtest_mimic::Trial| trial.with_kind(name);
+        trials.into_iter().map(of_module)
+    });
+    let trials = trials.collect();
+    let mut arguments = Arguments::from_args();
+    // Each trial is several processes, and drivers may block a set-up while a kernel waits.
+    let at_once = if platform() == Platform::Sim { 4 } else { 1 };
+    arguments.test_threads.get_or_insert(at_once);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// The roles are `MODULE ROLE`.
+fn child(role: &Role) {
+    let (module, name) = role.name.split_once(' ').expect("a module and a role");
+    let role = Role { name: name.to_owned(), ..*role };
+    match module {
+        "connections" => connections::child(&role),
+        "lost_waits" => lost_waits::survive(&role),
+        "ports" => ports::child(&role),
+        other => panic!("no module {other}"),
+    }
+}

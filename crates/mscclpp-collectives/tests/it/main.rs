@@ -8,6 +8,7 @@ mod failing_calls;
 mod groups;
 mod messages;
 mod nodes;
+mod nodes_adapters;
 mod nodes_of_one;
 mod oracle;
 mod published;

@@ -11,6 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use libtest_mimic::{Failed, Trial};
+use mscclpp::{Error, prelude::*};
+use ping_pong::Player;
+
 use crate::support::{
     LIMIT,
     children::{Children, Role, RoleExt, all_succeed, hear, say, this_program, together},
@@ -20,9 +24,6 @@ use crate::support::{
     platform,
     random::Random,
 };
-use libtest_mimic::{Failed, Trial};
-use mscclpp::{Error, prelude::*};
-use ping_pong::Player;
 
 const N: usize = 3;
 /// The transfers during which a rank is killed.

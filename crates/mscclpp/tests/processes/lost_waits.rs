@@ -3,6 +3,14 @@
 
 use std::{thread, time::Duration, time::Instant};
 
+use libtest_mimic::{Failed, Trial};
+use mscclpp::{
+    Error, ErrorKind, Stream,
+    errors::{CoreError, GpuError, ProxyError},
+    prelude::*,
+};
+use mscclpp_test_support::{Random, Turn, until};
+
 use crate::support::{
     LIMIT, assert_usable,
     children::{Children, Role, RoleExt, say},
@@ -11,13 +19,6 @@ use crate::support::{
     platform,
     waiting::{KERNELS, NOT_SIGNALLED, Objects, started},
 };
-use libtest_mimic::{Failed, Trial};
-use mscclpp::{
-    Error, ErrorKind, Stream,
-    errors::{CoreError, GpuError, ProxyError},
-    prelude::*,
-};
-use mscclpp_test_support::{Random, Turn, until};
 
 const N: usize = 3;
 const VICTIM: usize = 2;

@@ -5,10 +5,11 @@
 
 use std::thread;
 
-use crate::program::program;
 use libtest_mimic::{Failed, Trial};
 use mscclpp::prelude::*;
 use mscclpp_test_support::{LIMIT, child::output_within, namespaces::Namespaces, trial_if};
+
+use crate::program::program;
 
 /// The number of ranks, two on each node.
 const N: usize = 4;

@@ -5,6 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use libtest_mimic::{Failed, Trial};
+use mscclpp::{Error, prelude::*};
+
 use crate::support::{
     LIMIT,
     children::{Children, Role, RoleExt, all_succeed, hear, say, together},
@@ -13,8 +16,6 @@ use crate::support::{
     port_ranks::{Caller, Ports},
     random::Random,
 };
-use libtest_mimic::{Failed, Trial};
-use mscclpp::{Error, prelude::*};
 
 const N: usize = 3;
 const HALF: u64 = 2 << 20;

@@ -1,9 +1,6 @@
 //! Collectives of ranks on two nodes over simulated RDMA adapters, one for each rank: these show what has arrived in every
 //! order that real ones may, and complete requests with errors.
 
-#[path = "it/support/mod.rs"]
-mod support;
-
 use std::{
     sync::Arc,
     thread,
@@ -17,7 +14,8 @@ use mscclpp_test_support::{Random, within};
 use mscclpp_verbs_sys as sys;
 
 use mscclpp_fake_ib::{Config, Fake, Live, Reordering};
-use support::{builder, slice, turn, zeros};
+
+use crate::support::{builder, slice, turn, zeros};
 
 /// The node of each rank.
 const NODES: [u8; 4] = [0, 0, 1, 1];

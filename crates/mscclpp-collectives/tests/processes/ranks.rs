@@ -1,37 +1,32 @@
 //! Collectives whose ranks are processes, of which one is killed in the middle of replays.
 
-#[path = "it/support/mod.rs"]
-mod support;
-
 use std::{
-    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::support::{Told, builder, communicator_of, device_of, platform, three_sums};
+use libtest_mimic::{Failed, Trial};
 use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, gpu::KernelSource};
 use mscclpp_collectives::{Collectives, DeviceSlice, Error, Protocol, Selection};
 use mscclpp_test_support::{
     Random,
     child::{say, this_program},
-    job::{Children, Role, all_succeed, run_if_child},
+    job::{Children, Role, all_succeed},
     until,
 };
-use support::{Told, builder, communicator_of, device_of, platform, three_sums};
 
 const N: usize = 3;
 const VICTIM: usize = 1;
 
-fn main() -> ExitCode {
-    if let Some(code) = run_if_child(child) {
-        return code;
-    }
-    let trials = vec![
-        Trial::test("ranks_that_are_processes_reduce", || all_succeed("reduce", N)),
-        Trial::test("ranks_that_are_processes_reduce_between_nodes", || all_succeed("nodes", N)),
-        Trial::test("ranks_that_are_processes_give_memory_back_for_a_while", || all_succeed("suspended", N)),
-        Trial::test("ranks_that_are_processes_publish", || all_succeed("publish", N)),
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("ranks_that_are_processes_reduce", || all_succeed("ranks reduce", N)),
+        Trial::test("ranks_that_are_processes_reduce_between_nodes", || all_succeed("ranks nodes", N)),
+        Trial::test("ranks_that_are_processes_give_memory_back_for_a_while", || {
+            all_succeed("ranks suspended", N)
+        }),
+        Trial::test("ranks_that_are_processes_publish", || all_succeed("ranks publish", N)),
         Trial::test("a_rank_that_is_killed_while_it_writes_into_published_memory_is_named_by_all", || {
             killed("publish")
         }),
@@ -40,14 +35,11 @@ fn main() -> ExitCode {
         // On GPUs, these kernels need no compiler.
         Trial::test("a_rank_that_cannot_compile_its_kernels_is_an_error_on_all", without_compiler)
             .with_ignored_flag(platform() != Platform::Sim),
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = arguments.test_threads.or(Some(1));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    ]
 }
 
 fn killed(role: &str) -> Result<(), Failed> {
-    let mut children = Children::form(&format!("killed-{role}-{VICTIM}"), N);
+    let mut children = Children::form(&format!("ranks killed-{role}-{VICTIM}"), N);
     (0..N).for_each(|rank| children.expect(rank, "ready"));
     thread::sleep(Duration::from_millis(Random::new().of(0..=300)));
     let at = Instant::now();
@@ -56,7 +48,7 @@ fn killed(role: &str) -> Result<(), Failed> {
 }
 
 fn without_compiler() -> Result<(), Failed> {
-    let mut children = Children::start_as("compile", N, |rank| {
+    let mut children = Children::start_as("ranks compile", N, |rank| {
         let mut program = this_program();
         if rank == VICTIM {
             program
@@ -80,8 +72,7 @@ fn without_compiler() -> Result<(), Failed> {
     Ok(())
 }
 
-fn child(role: &Role) {
-    mscclpp::log::init().expect("logging");
+pub(crate) fn child(role: &Role) {
     if role.name == "compile" {
         let comm = communicator_of(role).expect("a communicator");
         let gpu = comm.context().gpu(device_of(role.rank)).expect("a device");

@@ -1,35 +1,29 @@
 //! Collectives whose ranks are processes on several nodes, two on each: of this machine with other names, and network
 //! namespaces with real packets between them. A node vanishes: all its processes are killed, or its interface is taken down.
 
-#[path = "it/support/mod.rs"]
-mod support;
-
 use std::{
-    process::{Command, ExitCode},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::support::{builder, communicator_of, device_of, three_sums};
+use libtest_mimic::{Failed, Trial};
 use mscclpp::Transport;
 use mscclpp_collectives::{DeviceSlice, Error};
 use mscclpp_test_support::{
     Lateness, Random,
     child::{say, this_program},
-    job::{Children, Role, run_if_child},
+    job::{Children, Role},
     namespaces::Namespaces,
 };
-use support::{builder, communicator_of, device_of, three_sums};
 
 /// Ranks of a node.
 const ON_EACH: usize = 2;
 /// How soon every rank names a node that has vanished.
 const PROMISED: Duration = Duration::from_secs(5);
 
-fn main() -> ExitCode {
-    if let Some(code) = run_if_child(child) {
-        return code;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let possible = Namespaces::switched(2).map(drop);
     if let Err(why) = &possible {
         eprintln!("NOT TESTED: collectives between network namespaces: {why}");
@@ -38,7 +32,7 @@ fn main() -> ExitCode {
         Ok(()) => Trial::test(name, test),
         Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
     };
-    let trials = vec![
+    vec![
         Trial::test("ranks_of_two_nodes_reduce", || reduce(2, &Wires::None)),
         Trial::test("a_node_whose_ranks_are_killed_is_named_by_all_others", || {
             vanish(&Wires::None, |children, _| (2..4).for_each(|rank| children.kill(rank)))
@@ -52,10 +46,7 @@ fn main() -> ExitCode {
                 }
             })
         }),
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = arguments.test_threads.or(Some(1));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    ]
 }
 
 /// The network between the nodes.
@@ -80,7 +71,7 @@ impl Wires {
 
 fn reduce(nodes: usize, wires: &Wires) -> Result<(), Failed> {
     let ranks = ON_EACH * nodes;
-    let mut children = Children::start_as("reduce", ranks, |rank| wires.command(rank));
+    let mut children = Children::start_as("nodes reduce", ranks, |rank| wires.command(rank));
     children.go();
     (0..ranks).for_each(|rank| children.expect_success(rank));
     Ok(())
@@ -88,7 +79,7 @@ fn reduce(nodes: usize, wires: &Wires) -> Result<(), Failed> {
 
 fn vanish(wires: &Wires, how: impl FnOnce(&mut Children, &Wires)) -> Result<(), Failed> {
     let ranks = 2 * ON_EACH;
-    let mut children = Children::start_as("vanish", ranks, |rank| wires.command(rank));
+    let mut children = Children::start_as("nodes vanish", ranks, |rank| wires.command(rank));
     children.go();
     (0..ranks).for_each(|rank| children.expect(rank, "ready"));
     thread::sleep(Duration::from_millis(Random::new().of(0..=300)));
@@ -111,8 +102,7 @@ fn vanish(wires: &Wires, how: impl FnOnce(&mut Children, &Wires)) -> Result<(), 
     Ok(())
 }
 
-fn child(role: &Role) {
-    mscclpp::log::init().expect("logging");
+pub(crate) fn child(role: &Role) {
     if role.name == "vanish" {
         replay(role, u64::MAX).expect_err("a job without one of its nodes");
     } else {

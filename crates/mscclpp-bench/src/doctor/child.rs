@@ -151,6 +151,7 @@ fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> 
 mod tests {
     use std::{fs, thread};
 
+    use mscclpp_test_support::in_threads;
     use serde_json::json;
 
     use super::*;
@@ -185,12 +186,12 @@ mod tests {
             line(&Line::Trying("opening mlx5_7".to_owned())),
             "exec sleep 60".to_owned(),
         ];
-        for (step, all) in [(SHORT, LONG), (LONG, SHORT)] {
+        in_threads([(SHORT, LONG), (LONG, SHORT)], |(step, all)| {
             let (findings, took) = run(&script.join("; "), step, all);
             assert_eq!(findings[0], finding);
             assert!(reason(&findings[1]).ends_with("within 3s and was ended, while opening mlx5_7"));
             assert!(took < LONG / 2, "{took:?}");
-        }
+        });
     }
 
     #[test]

@@ -88,7 +88,7 @@ step_races_all() {
     clean_of_races mscclpp-gpu it --skip overruns:: --skip memory::
     clean_of_races mscclpp it memory_channels:: packets:: ported:: lifetimes:: port_lifetimes:: port_kernels::
     clean_of_races mscclpp examples
-    clean_of_races mscclpp-collectives it algorithm:: groups:: oracle:: rows:: registered:: nodes
+    clean_of_races mscclpp-collectives it algorithm:: groups:: oracle:: rows:: registered:: nodes:: nodes_of_one::
     local example
     for example in two_ranks all_reduce all_reduce_by_hand all_reduce_rms_norm; do
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"

@@ -11,7 +11,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use libtest_mimic::Arguments;
+use libtest_mimic::{Arguments, Trial};
 use mscclpp::prelude::*;
 use support::{
     children::{Role, run_if_child},
@@ -22,17 +22,13 @@ fn main() -> ExitCode {
     if let Some(code) = run_if_child(child) {
         return code;
     }
-    let modules = [
-        ("connections", connections::trials()),
-        ("lost_waits", lost_waits::trials()),
-        ("nodes", nodes::trials()),
-        ("ports", ports::trials()),
-    ];
-    let trials = modules.into_iter().flat_map(|(name, trials)| {
-        let of_module = move |trial: libtest_mimic::Trial| trial.with_kind(name);
-        trials.into_iter().map(of_module)
-    });
-    let trials = trials.collect();
+    let of_module =
+        |name: &'static str, trials: Vec<Trial>| trials.into_iter().map(move |trial| trial.with_kind(name));
+    let trials = of_module("connections", connections::trials())
+        .chain(of_module("lost_waits", lost_waits::trials()))
+        .chain(of_module("nodes", nodes::trials()))
+        .chain(of_module("ports", ports::trials()))
+        .collect();
     let mut arguments = Arguments::from_args();
     // Each trial is several processes, and drivers may block a set-up while a kernel waits.
     let at_once = if platform() == Platform::Sim { 4 } else { 1 };

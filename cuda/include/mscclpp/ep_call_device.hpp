@@ -278,8 +278,8 @@ struct EpGivenDispatch : EpUsualDispatch<Layout> {
     static constexpr uint32_t quantisation = EpAsItIs;
   };
 };
-// What a rank sends for a token in a combine: the sum of its experts' rows, or as it is the one row of the token, or the row of
-// each choice.
+// EpSent says what a rank sends for a token in a combine: the sum of its experts' rows; the only row that the token has there;
+// or the row of each choice.
 enum EpSent : uint32_t { EpSum = 0, EpOneRow = 1, EpEachRow = 2 };
 
 // A combine of aligned rows, without weights that travel back, and counted waits.

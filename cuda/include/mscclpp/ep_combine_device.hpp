@@ -65,8 +65,7 @@ struct EpCombiner : EpCombineSender<Type, ByPackets, Call> {
       heads.tokens[b.thread] = load4(tables->theirs + b.thread);
     }
     // To send a row as it is takes less of a block than to sum rows.
-    const uint32_t eighths = call.oneRow != 0 ? 2 : call.exact != 0 ? 3 : 4;
-    const uint32_t own = b.split(ByPackets, halves, b.blocks * eighths / 8);
+    const uint32_t own = b.split(ByPackets, halves, travelAsTheyAre() ? b.blocks / 4 : b.blocks / 2);
     if (b.givesUp(!b.template begin<ByPackets>(halves))) return;
     // If a rank has many tokens, some blocks send while the others sum; otherwise all do one after the other. All ranks know
     // the tokens of all.

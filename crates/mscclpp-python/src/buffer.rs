@@ -89,7 +89,7 @@ impl PyRawGpuBuffer {
 
     /// The type of the device, as DLPack numbers them, and the number of the GPU.
     fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
-        Ok(dlpack::device(&self.buffer()?))
+        Ok(dlpack::device(&self.buffer()?).numbers())
     }
 
     /// The bytes as a DLPack capsule. There are neither copies nor other devices.

@@ -44,9 +44,14 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Returns a device of CUDA, or the host.
+    /// Returns the CUDA device with a number, or the host. DLPack's kind of the host is 1, and that of CUDA is 2.
     pub(crate) fn of(gpu: Option<i32>) -> Self {
         gpu.map_or(Self { kind: 1, id: 0 }, |id| Self { kind: 2, id })
+    }
+
+    /// Returns the kind, and the number among the devices of that kind.
+    pub(crate) fn numbers(self) -> (i32, i32) {
+        (self.kind, self.id)
     }
 }
 
@@ -122,13 +127,8 @@ fn row_major(shape: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// The type and number of a buffer's device, as DLPack counts them: 1 is the CPU, 2 CUDA.
-pub(crate) fn device(buffer: &DeviceBuffer) -> (i32, i32) {
-    let Device { kind, id } = device_of(buffer);
-    (kind, id)
-}
-
-fn device_of(buffer: &DeviceBuffer) -> Device {
+/// Returns a buffer's device.
+pub(crate) fn device(buffer: &DeviceBuffer) -> Device {
     Device::of((buffer.gpu().platform() == Platform::Cuda).then(|| buffer.gpu().id() as i32))
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAn
     let managed = Box::into_raw(Box::new(Managed {
         view: View {
             data: tensor.buffer.0.ptr().as_mut_ptr(),
-            device: device_of(&tensor.buffer.0),
+            device: device(&tensor.buffer.0),
             dimensions: tensor.shape.len() as i32,
             data_type: tensor.data_type,
             shape: tensor.shape.as_ptr().cast_mut(),

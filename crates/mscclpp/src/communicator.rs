@@ -358,8 +358,8 @@ impl Communicator {
     /// Returns the cause of an error of this communicator's connections and semaphores.
     ///
     /// When a rank dies, others give up and close their connections. This rank may notice those first, and its error then
-    /// names a rank that did not die. If `error` says that a rank is gone, this call waits up to a second for the job's
-    /// own news, and returns an error that names the rank that died. Otherwise it returns `error` at once.
+    /// names a rank that did not die. If `error` says that a rank is gone or has failed, this call waits up to a second for
+    /// the job's own news, and returns an error that names the rank that died. Otherwise it returns `error` at once.
     /// [`Pending::wait`] does this by itself.
     #[must_use]
     pub fn explain(&self, error: impl Into<Error>) -> Error {

@@ -148,8 +148,8 @@ impl Error {
         }
     }
 
-    /// Whether the death of a rank that this error does not name may be the cause: the error says that a rank is gone, or
-    /// that a transport got no good answer, as when a rank has given up its endpoints and still runs.
+    /// Whether the death of a rank that this error does not name may be the cause: the error says that a rank is gone or
+    /// has failed, or that a transport got no good answer, as when a rank has given up its endpoints and still runs.
     pub(crate) fn may_follow_a_loss(&self) -> bool {
         use mscclpp_core::Error as E;
         let core = match self {
@@ -165,7 +165,14 @@ impl Error {
             },
             _ => return false,
         };
-        matches!(core, E::PeerLost { .. } | E::PeerClosed { .. } | E::Timeout { .. } | E::Transport(_))
+        matches!(
+            core,
+            E::PeerLost { .. }
+                | E::PeerClosed { .. }
+                | E::PeerFailed { .. }
+                | E::Timeout { .. }
+                | E::Transport(_)
+        )
     }
 }
 

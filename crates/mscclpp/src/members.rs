@@ -242,4 +242,15 @@ mod tests {
         assert!(members.queues.lock().all.len() < 4000);
         assert!(Arc::ptr_eq(&in_use, &members.receive_queue(0, 7)));
     }
+
+    #[test]
+    fn a_peer_that_has_failed_is_explained_by_the_end_of_the_job() {
+        let bootstrap = Arc::new(LocalBootstrap::group(1).remove(0));
+        let members = Members::new(bootstrap.clone(), Duration::MAX);
+        let told =
+            CoreError::PeerFailed { peer: "rank 1".to_owned(), reason: "proxy: rank 2 is gone".to_owned() };
+        bootstrap.abort("rank 2 is gone");
+        let explained = members.explain(told.into());
+        assert!(matches!(explained, Error::Bootstrap(_)), "{explained}");
+    }
 }

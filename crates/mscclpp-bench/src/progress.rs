@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_millis(300);
 const BETWEEN_DRAWS: Duration = Duration::from_millis(100);
 const BAR: usize = 24;
 /// The time that a row may take before a message says what it is at. The next message comes after twice the time.
-const SLOW: Duration = Duration::from_secs(5);
+const SLOW: Duration = Duration::from_secs(2);
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Progress {

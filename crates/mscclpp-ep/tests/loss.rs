@@ -88,7 +88,7 @@ fn rounds(role: &Role) -> Result<Duration, Error> {
         .hidden(HIDDEN)
         .number_type(NumberType::F32)
         .capacity(CAPACITY)
-        .survive_loss(if role.name == "silent" { Duration::from_secs(10) } else { LIMIT })
+        .survive_loss(if role.name == "silent" { Duration::from_secs(5) } else { LIMIT })
         .timeout(LIMIT)
         .connect()?;
     let stream = gpu.stream()?;

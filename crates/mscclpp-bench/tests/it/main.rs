@@ -31,7 +31,10 @@ fn main() -> ExitCode {
     ] {
         trials.extend(of_module());
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    // Some tests wait for a run to take long.
+    arguments.test_threads.get_or_insert(4);
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// A test that runs the program. It is reported as ignored where the program is missing because only tests were copied.

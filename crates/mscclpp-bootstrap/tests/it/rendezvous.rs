@@ -211,7 +211,7 @@ fn a_wrong_secret_is_told_and_does_not_disturb() {
                 // A rank without a key fails at once, because the answer to it need not be proved.
                 None => builder(1, 3),
                 // A rank with a wrong key cannot know who refuses it, and asks until its time is up.
-                Some(wrong) => builder(1, 3).secret(wrong).timeout(Duration::from_secs(8)),
+                Some(wrong) => builder(1, 3).secret(wrong).timeout(Duration::from_secs(4)),
             };
             let outcome = stranger.connect(at);
             assert!(started.elapsed() < PATIENCE / 2, "{outcome:?}");

@@ -137,7 +137,7 @@ fn as_a_child() {
     in_threads(0..3, |thread| {
         let (rank, at) = [(0, &at), (1, &at), (3, &nobody)][thread];
         let builder = builder(rank, 3 + rank / 3).log_waits_after(SOON * 30);
-        builder.timeout(Duration::from_secs(8)).connect(at).unwrap_err();
+        builder.timeout(Duration::from_secs(4)).connect(at).unwrap_err();
     });
 }
 
@@ -145,7 +145,7 @@ fn as_a_child() {
 fn a_collective_call_that_timed_out_names_who_is_missing_and_goes_on() {
     for ranks in both_kinds(4) {
         // Rank 3 is late; it is below rank 1, which is below rank 0.
-        let limit = Duration::from_secs(3);
+        let limit = Duration::from_secs(1);
         let errors = thread::scope(|scope| {
             let early: Vec<_> = (0..3)
                 .map(|r| {
@@ -166,7 +166,7 @@ fn a_collective_call_that_timed_out_names_who_is_missing_and_goes_on() {
         assert_eq!(missing(2), (vec![], limit), "it waits for rank 0 alone");
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert!(
-            texts[0].contains("barrier, waiting for rank 1, or one behind it (3), timed out after 3"),
+            texts[0].contains("barrier, waiting for rank 1, or one behind it (3), timed out after 1"),
             "{texts:?}"
         );
         assert!(

@@ -15,7 +15,7 @@ use crate::ranks::{PATIENCE, connect, in_threads};
 /// The most descriptors of rank 0, which leave room for a dozen ranks.
 const DESCRIPTORS: u64 = 24;
 /// The time that rank 0 waits for ranks that it has no room for.
-const ROOT_WAITS: Duration = Duration::from_secs(4);
+const ROOT_WAITS: Duration = Duration::from_secs(2);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

@@ -2,6 +2,7 @@
 //!
 //! The program starts itself again, once for each rank; see `Scenario`.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -136,10 +137,13 @@ fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<
         return run_with_a_stopped_rank(&job, victim);
     }
     if scenario == Scenario::Forked && rank == victim {
-        // The child lives longer than the test waits.
-        std::thread::spawn(|| {
+        // The child lives as long as the test program.
+        let program = format!("/proc/{}", std::os::unix::process::parent_id());
+        std::thread::spawn(move || {
             in_fork(3 * PATIENCE, || {
-                std::thread::sleep(2 * PATIENCE);
+                while Path::new(&program).exists() {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
                 String::new()
             })
         });

@@ -41,6 +41,6 @@ fn main() -> ExitCode {
     let trials = trials.into_iter().flat_map(|(name, trials)| of_module(name, trials)).collect();
     let mut arguments = Arguments::from_args();
     // Processes of a trial wait nearly all the time.
-    arguments.test_threads.get_or_insert(8);
+    arguments.test_threads.get_or_insert(16);
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -21,7 +21,7 @@ pub(super) const SHARED_BYTES: u32 = 227 << 10;
 /// The options that change the result, besides the source, the headers and the compiler.
 const OPTIONS: [&str; 9] = [
     "-std=c++17",
-    "-O2",
+    "-O1",
     "-fPIC",
     // Device code reads memory as any type, and its integers wrap.
     "-fno-strict-aliasing",

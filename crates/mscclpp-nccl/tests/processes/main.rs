@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
-    arguments.test_threads = arguments.test_threads.or(Some(2));
+    arguments.test_threads = arguments.test_threads.or(Some(4));
     let trials = [jobs::trials(), variables::trials(), fallback::trials(), nodes::trials()]
         .into_iter()
         .flatten()

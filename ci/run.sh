@@ -256,7 +256,7 @@ step_deny() {
 # reference with the features that docs.rs shows, without a network.
 step_package() {
     # The setting is that of the workspace, whose profiles are not packed, so that its builds of dependencies can be used.
-    local -x CARGO_PROFILE_DEV_DEBUG=line-tables-only
+    local -x CARGO_PROFILE_DEV_DEBUG=false
     cargo package --workspace --locked --exclude=xtask --exclude=mscclpp-{bootstrap-simulation,fake-{hip,ib},python,test-support}
     local crate features
     while read -r crate features; do

@@ -203,7 +203,7 @@ step_hip() {
     local -x LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip
     programs=$(basename -s .rs crates/mscclpp-{gpu,cuda-ipc}/tests/*.rs | paste -sd '|')
     # The fake finds other processes by their pid.
-    run_tests 'mscclpp(-gpu|-cuda-ipc)?' "$programs|logging|processes" --skip ranks_in_pid_namespaces_of_their_own
+    run_tests 'mscclpp(-gpu|-cuda-ipc)?' "$programs|processes" --skip ranks_in_pid_namespaces_of_their_own
     run_tests mscclpp it communicator:: lifetimes:: port_kernels:: --skip port_lifetimes::
     # Sources of `builtins` have features that only CUDA compilers have.
     run_tests 'mscclpp-(gpu|cuda-ipc)' it --skip builtins::

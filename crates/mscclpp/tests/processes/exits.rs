@@ -3,8 +3,6 @@
 //! The programs are this test program again. After they have dropped their objects and before they return from `main`,
 //! they wait until their kernel has used all its memory again: a kernel whose memory is gone would not get that far.
 
-mod support;
-
 use std::{
     process::ExitCode,
     sync::{
@@ -15,14 +13,15 @@ use std::{
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp::{memory::PinnedBuffer, prelude::*};
 use mscclpp_test_support::{
-    child::{as_child, output_within, role},
+    child::{as_child, output_within},
     until,
 };
-use support::{
-    LIMIT,
+
+use crate::support::{
+    LIMIT, kernels,
     waiting::{KERNELS, Objects, alone},
 };
 
@@ -33,16 +32,18 @@ const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 /// objects.
 static BEAT: OnceLock<PinnedBuffer> = OnceLock::new();
 
-fn main() -> mscclpp::Result<ExitCode> {
-    if let Some(role) = role() {
-        let result = program(&role[0]);
-        if let Some(beat) = BEAT.get() {
-            let beat: &AtomicU64 = beat.word(0)?;
-            let before = beat.load(Ordering::Relaxed);
-            until("two more beats of the kernel", || beat.load(Ordering::Relaxed) >= before + 2);
-        }
-        return result.map(|()| ExitCode::SUCCESS);
+/// The `main` of a program.
+pub(crate) fn main(name: &str) -> mscclpp::Result<ExitCode> {
+    let result = program(name);
+    if let Some(beat) = BEAT.get() {
+        let beat: &AtomicU64 = beat.word(0)?;
+        let before = beat.load(Ordering::Relaxed);
+        until("two more beats of the kernel", || beat.load(Ordering::Relaxed) >= before + 2);
     }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("obvious", 1),
         trial("synchronize_or_abort", 1),
@@ -58,7 +59,7 @@ fn main() -> mscclpp::Result<ExitCode> {
         trials.push(trial(&format!("dropped_from_{turn}"), 1));
         trials.push(trial(&format!("dropped_backwards_from_{turn}"), 1));
     }
-    Ok(libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
+    trials
 }
 
 fn trial(program: &str, code: i32) -> Trial {
@@ -67,7 +68,7 @@ fn trial(program: &str, code: i32) -> Trial {
 }
 
 fn ends(program: &str, code: i32) -> Result<(), Failed> {
-    let output = output_within(LIMIT, &mut as_child(&[program]));
+    let output = output_within(LIMIT, &mut as_child(&["exits", program]));
     let said = String::from_utf8_lossy(&output.stderr);
     let says_why = program == "exit" || said.contains("did not finish within 50ms");
     match output.status.code() {
@@ -136,7 +137,7 @@ fn obvious() -> mscclpp::Result<()> {
     let theirs = comm.recv_memory(0, 0)?.wait()?;
     let channel = MemoryChannel::from_connection(&comm, &connection, &theirs, &memory, None)?;
     let ended = gpu.allocate(8)?;
-    let module = Module::load(&gpu, &support::kernels::LIFETIMES)?;
+    let module = Module::load(&gpu, &kernels::LIFETIMES)?;
     let kernel = module.kernel("wait_memory")?;
     let stream = gpu.stream()?;
     let args = KernelArgs::new().with(&channel).with(buffer.len() / 8).with(beat(&gpu)?).with(&ended);

@@ -1,17 +1,16 @@
 //! The effect of environment variables on the log. Each case runs this program again, with variables of its own, and
 //! makes a connection.
 
-mod support;
-
 use std::{env, process::ExitCode, sync::Arc};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp::{
     log::{Level, Line},
     prelude::*,
 };
-use mscclpp_test_support::child::{as_child, output_within, role};
-use support::{LIMIT, connect_all, platform};
+use mscclpp_test_support::child::{as_child, output_within};
+
+use crate::support::{LIMIT, connect_all, platform};
 
 const REFUSED: u8 = 3;
 const VARIABLES: [&str; 8] = [
@@ -25,13 +24,16 @@ const VARIABLES: [&str; 8] = [
     "MSCCLPP_BOOTSTRAP_SECRET",
 ];
 
-fn main() -> ExitCode {
-    match role().as_ref().and_then(|role| role.first()).map(String::as_str) {
-        Some("redirect") => return redirect(),
-        Some(_) => return connect(),
-        None => {}
+/// The `main` of a child.
+pub(crate) fn main(what: &str) -> ExitCode {
+    match what {
+        "redirect" => redirect(),
+        _ => connect(),
     }
-    let trials = vec![
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
         Trial::test("without_variables_only_errors_are_said", quiet),
         Trial::test("at_debug_level_a_connection_can_be_followed", followed),
         Trial::test("subsystems_choose", subsystems),
@@ -39,8 +41,7 @@ fn main() -> ExitCode {
         Trial::test("rust_log_goes_first", rust_log),
         Trial::test("a_program_may_give_lines_elsewhere", elsewhere),
         Trial::test("a_bad_value_is_an_error_that_names_the_variable", bad_values),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ]
 }
 
 /// Makes a connection, which is what every case does in its child process.
@@ -72,7 +73,7 @@ fn redirect() -> ExitCode {
 }
 
 fn elsewhere() -> Result<(), Failed> {
-    let output = output_within(LIMIT, as_child(&["redirect"]).env("MSCCLPP_LOG_LEVEL", "ERROR"));
+    let output = output_within(LIMIT, as_child(&["logging", "redirect"]).env("MSCCLPP_LOG_LEVEL", "ERROR"));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success());
     expect(&String::from_utf8_lossy(&output.stderr), &[], &[" "])?;
@@ -83,7 +84,7 @@ fn elsewhere() -> Result<(), Failed> {
 
 /// Returns the exit code and standard error of a child with these variables and no other variables of the log.
 fn run(variables: &[(&str, &str)]) -> (i32, String) {
-    let mut child = as_child(&["connect"]);
+    let mut child = as_child(&["logging", "connect"]);
     VARIABLES.iter().for_each(|name| {
         child.env_remove(name);
     });

@@ -25,6 +25,8 @@ mod lifetimes;
 mod memory_channels;
 #[cfg(feature = "cuda-ipc")]
 mod mesh;
+#[cfg(feature = "cuda-ipc")]
+mod mutations;
 #[cfg(all(feature = "cuda-ipc", feature = "ethernet"))]
 mod one_thread;
 #[cfg(feature = "cuda-ipc")]

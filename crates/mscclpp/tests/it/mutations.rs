@@ -1,80 +1,45 @@
 //! The mistakes in kernels that tests on simulated devices find. Copies of three shipped kernels, each with a small
 //! change, must fail the check that the kernels themselves pass.
 
-mod support;
+use std::{thread, time::Instant};
 
-use std::{process::ExitCode, thread, time::Instant};
-
-use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Kernel, Stream, kernels, prelude::*, proxy::MemoryId};
-use support::{LIMIT, random::Random, semaphore_pair};
+
+use crate::support::{LIMIT, random::Random, semaphore_pair};
 
 const SWAP_WORDS: KernelSource<'static> =
-    KernelSource::new("swap_words.cu", include_str!("../examples/swap_words.cu"));
+    KernelSource::new("swap_words.cu", include_str!("../../examples/swap_words.cu"));
 
 /// Runs a source on simulated devices. The error says what was wrong.
 type Check = fn(&KernelSource<'_>) -> Result<(), String>;
 
-struct Mutation {
-    name: &'static str,
-    source: KernelSource<'static>,
-    check: Check,
-    /// A text that the source has once, and its replacement in the copy.
-    change: [&'static str; 2],
-    /// A part of the error that the check returns for the copy.
-    seen_as: &'static str,
-}
-
-const MUTATIONS: [Mutation; 3] = [
-    Mutation {
-        name: "a_barrier_is_missing",
-        source: SWAP_WORDS,
-        check: words_are_swapped,
-        change: ["  __syncthreads();\n  if (signalled)", "  if (signalled)"],
-        seen_as: "words",
-    },
-    Mutation {
-        name: "a_comparison_is_too_weak",
-        source: kernels::MESH_PORT_CHANNELS,
-        check: all_have_all_slices,
-        change: ["peer >= ranks", "peer > ranks"],
-        seen_as: "kernel mesh_all_gather failed",
-    },
-    Mutation {
-        name: "two_offsets_are_swapped",
-        source: kernels::BIDIR_MEMORY_CHANNEL,
-        check: halves_are_put,
-        change: ["ch.put(rank * bytes, bytes,", "ch.put(bytes, rank * bytes,"],
-        seen_as: "bytes of rank",
-    },
-];
-
-fn main() -> ExitCode {
-    let trials = MUTATIONS.iter().flat_map(|mutation| {
-        let Mutation { name, source, .. } = mutation;
-        [
-            Trial::test(format!("{}::as_it_is", source.name()), || passes(mutation)),
-            Trial::test(format!("{}::{name}", source.name()), || is_noticed(mutation)),
-        ]
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
-}
-
-fn passes(mutation: &Mutation) -> Result<(), Failed> {
-    Ok((mutation.check)(&mutation.source)?)
-}
-
-fn is_noticed(mutation: &Mutation) -> Result<(), Failed> {
-    let (text, [from, to]) = (mutation.source.cuda(), mutation.change);
-    assert_eq!(text.matches(from).count(), 1, "{from:?} in {}", mutation.source.name());
+/// Checks that a kernel passes, and that its copy fails in which `change` has replaced a text that the source has once. `seen_as`
+/// is a part of the error.
+fn finds(check: Check, source: &KernelSource<'_>, change: [&str; 2], seen_as: &str) {
+    check(source).expect("the kernel as it is");
+    let (text, [from, to]) = (source.cuda(), change);
+    assert_eq!(text.matches(from).count(), 1, "{from:?} in {}", source.name());
     let changed = text.replace(from, to);
-    match (mutation.check)(&KernelSource::new(mutation.source.name(), &changed)) {
-        Ok(()) => Err("the check has passed".into()),
-        Err(said) => {
-            assert!(said.contains(mutation.seen_as), "{said}");
-            Ok(())
-        }
-    }
+    let said = check(&KernelSource::new(source.name(), &changed)).expect_err("the change is noticed");
+    assert!(said.contains(seen_as), "{said}");
+}
+
+#[test]
+fn a_barrier_is_missing() {
+    let change = ["  __syncthreads();\n  if (signalled)", "  if (signalled)"];
+    finds(words_are_swapped, &SWAP_WORDS, change, "words");
+}
+
+#[test]
+fn a_comparison_is_too_weak() {
+    let change = ["peer >= ranks", "peer > ranks"];
+    finds(all_have_all_slices, &kernels::MESH_PORT_CHANNELS, change, "kernel mesh_all_gather failed");
+}
+
+#[test]
+fn two_offsets_are_swapped() {
+    let change = ["ch.put(rank * bytes, bytes,", "ch.put(bytes, rank * bytes,"];
+    finds(halves_are_put, &kernels::BIDIR_MEMORY_CHANNEL, change, "bytes of rank");
 }
 
 /// Loads a kernel of the source on each device.

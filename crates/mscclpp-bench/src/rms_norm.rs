@@ -259,7 +259,7 @@ impl Expected {
             let factor = 1.0 / (sum_of_row(&squares) / hidden as f32 + EPSILON).sqrt();
             for (number, weight) in row.iter().zip(&weight) {
                 let number = number * factor * weight;
-                normalised.extend(f16::from_f32(number).to_le_bytes());
+                normalised.extend_from_slice(&f16::from_f32(number).to_le_bytes());
                 quantised.push(fp8(number * (1.0 / UNIT)));
             }
         }

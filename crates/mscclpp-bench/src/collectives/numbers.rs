@@ -67,9 +67,9 @@ impl Numbers {
 
     fn put(self, number: f32, into: &mut Vec<u8>) {
         match self {
-            Self::F16 => into.extend(f16::from_f32(number).to_le_bytes()),
-            Self::Bf16 => into.extend(bf16::from_f32(number).to_le_bytes()),
-            Self::F32 => into.extend(number.to_le_bytes()),
+            Self::F16 => into.extend_from_slice(&f16::from_f32(number).to_le_bytes()),
+            Self::Bf16 => into.extend_from_slice(&bf16::from_f32(number).to_le_bytes()),
+            Self::F32 => into.extend_from_slice(&number.to_le_bytes()),
         }
     }
 

@@ -241,7 +241,7 @@ fn quantised(row: &[f32], quantisation: Quantisation) -> (Vec<u8>, Vec<u8>) {
             factor = 1.0 / scale;
             scales.push((scale.log2() as i32).saturating_add(127) as u8);
         } else {
-            scales.extend(scale.to_le_bytes());
+            scales.extend_from_slice(&scale.to_le_bytes());
         }
         numbers.extend(group.iter().map(|number| nearest(number * factor, 3)));
     }

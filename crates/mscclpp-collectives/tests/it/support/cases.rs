@@ -200,14 +200,14 @@ impl Case {
         let mut data = Vec::with_capacity(bytes as usize + 8);
         while (data.len() as u64) < bytes {
             if any || !self.data_type.is_float() {
-                data.extend(random.word().to_le_bytes());
+                data.extend_from_slice(&random.word().to_le_bytes());
             } else {
                 let value = random.of(0..=4000) as f64 / 64.0 - 30.0;
                 match self.data_type {
-                    DataType::F64 => data.extend(value.to_le_bytes()),
-                    DataType::F32 => data.extend((value as f32 * 0.1).to_le_bytes()),
-                    DataType::F16 => data.extend(half::f16::from_f64(value).to_le_bytes()),
-                    DataType::Bf16 => data.extend(half::bf16::from_f64(value).to_le_bytes()),
+                    DataType::F64 => data.extend_from_slice(&value.to_le_bytes()),
+                    DataType::F32 => data.extend_from_slice(&(value as f32 * 0.1).to_le_bytes()),
+                    DataType::F16 => data.extend_from_slice(&half::f16::from_f64(value).to_le_bytes()),
+                    DataType::Bf16 => data.extend_from_slice(&half::bf16::from_f64(value).to_le_bytes()),
                     _ => data.push(random.word() as u8 & 0xbf),
                 }
             }

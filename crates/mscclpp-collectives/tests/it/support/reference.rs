@@ -63,13 +63,13 @@ fn reduced_for(
         let numbers = ranks.iter().zip(factors).map(|(bytes, factor)| {
             let value = decode(data_type, &bytes[at..at + size]);
             match op {
-                ReduceOp::PreMulSum(_) => decode(data_type, &encode(data_type, scaled(value, *factor))),
+                ReduceOp::PreMulSum(_) => rounded(data_type, scaled(value, *factor)),
                 _ => value,
             }
         });
         let all = numbers.reduce(|a, b| combined(op, a, b)).expect("a rank");
         let all = if op == ReduceOp::Avg { divided(data_type, all, divisor) } else { all };
-        result.extend(encode(data_type, all));
+        encode(data_type, all, &mut result);
     }
     result
 }
@@ -141,7 +141,7 @@ fn combined(op: ReduceOp, a: Value, b: Value) -> Value {
 
 /// An average of this sum. A whole number has wrapped before, as its type does.
 fn divided(data_type: DataType, sum: Value, by: usize) -> Value {
-    match (sum, decode(data_type, &encode(data_type, sum))) {
+    match (sum, rounded(data_type, sum)) {
         (Value::Float(sum), _) => Value::Float(sum / by as f32),
         (_, Value::Signed(wrapped)) => Value::Signed(wrapped / by as i64),
         (_, Value::Unsigned(wrapped)) => Value::Unsigned(wrapped / by as u64),
@@ -174,16 +174,31 @@ fn decode(data_type: DataType, bytes: &[u8]) -> Value {
     }
 }
 
-fn encode(data_type: DataType, value: Value) -> Vec<u8> {
+/// The number of this type that is stored for a value.
+fn rounded(data_type: DataType, value: Value) -> Value {
+    let mut bytes = Vec::with_capacity(8);
+    encode(data_type, value, &mut bytes);
+    decode(data_type, &bytes)
+}
+
+fn encode(data_type: DataType, value: Value, into: &mut Vec<u8>) {
     match (data_type, value) {
-        (DataType::F16, Value::Float(value)) => half::f16::from_f32(value).to_le_bytes().into(),
-        (DataType::Bf16, Value::Float(value)) => half::bf16::from_f32(value).to_le_bytes().into(),
-        (DataType::F8E4m3, Value::Float(value)) => vec![f8::nearest(value, 3)],
-        (DataType::F8E5m2, Value::Float(value)) => vec![f8::nearest(value, 2)],
-        (_, Value::Float(value)) => value.to_le_bytes().into(),
-        (_, Value::Double(value)) => value.to_le_bytes().into(),
-        (_, Value::Signed(value)) => value.to_le_bytes()[..data_type.size() as usize].into(),
-        (_, Value::Unsigned(value)) => value.to_le_bytes()[..data_type.size() as usize].into(),
+        (DataType::F16, Value::Float(value)) => {
+            into.extend_from_slice(&half::f16::from_f32(value).to_le_bytes());
+        }
+        (DataType::Bf16, Value::Float(value)) => {
+            into.extend_from_slice(&half::bf16::from_f32(value).to_le_bytes());
+        }
+        (DataType::F8E4m3, Value::Float(value)) => into.push(f8::nearest(value, 3)),
+        (DataType::F8E5m2, Value::Float(value)) => into.push(f8::nearest(value, 2)),
+        (_, Value::Float(value)) => into.extend_from_slice(&value.to_le_bytes()),
+        (_, Value::Double(value)) => into.extend_from_slice(&value.to_le_bytes()),
+        (_, Value::Signed(value)) => {
+            into.extend_from_slice(&value.to_le_bytes()[..data_type.size() as usize]);
+        }
+        (_, Value::Unsigned(value)) => {
+            into.extend_from_slice(&value.to_le_bytes()[..data_type.size() as usize]);
+        }
     }
 }
 

@@ -11,6 +11,8 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 /// The most connections that may wait to be accepted; the system has a limit of its own.
 const BACKLOG: i32 = 4096;
+/// The number of times that a socket tries to listen where another begins to listen, too.
+const ATTEMPTS: u32 = 10;
 
 /// The times after which a connection notices that the other node is gone.
 ///
@@ -67,13 +69,22 @@ fn socket(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<Sock
 /// `receive_buffer` is the receive buffer of accepted connections, in bytes; if none, the system adapts it to the
 /// traffic.
 pub fn listen(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<TcpListener> {
-    let socket = socket(address, receive_buffer)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(!address.ip().is_unspecified())?;
+    let mut left = ATTEMPTS;
+    loop {
+        let socket = socket(address, receive_buffer)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(!address.ip().is_unspecified())?;
+        }
+        socket.bind(&SockAddr::from(address))?;
+        left -= 1;
+        match socket.listen(BACKLOG) {
+            Ok(()) => return Ok(socket.into()),
+            // Linux may refuse both of two sockets that begin to listen on one address at the same time. If the other listens
+            // now, this one cannot be bound again.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && left > 0 => {}
+            Err(error) => return Err(error),
+        }
     }
-    socket.bind(&SockAddr::from(address))?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
 }
 
 /// Listens on a free port of all addresses: of both families if `v6` is set and the system has both, otherwise of IPv4

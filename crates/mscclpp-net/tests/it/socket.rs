@@ -3,9 +3,12 @@
 use std::{
     io::{self, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
 };
 
 use mscclpp_net::socket::{Incoming, accept, is_connected, listen};
+use mscclpp_test_support::reserve_port;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 #[test]
@@ -19,6 +22,33 @@ fn a_connection_to_oneself_is_refused() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     assert!(is_connected(&other).unwrap());
+}
+
+/// Linux refuses both in about one of 20,000 rounds.
+#[test]
+fn one_of_two_that_begin_at_once_listens() {
+    const ROUNDS: usize = 20_000;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserve_port()));
+    let (come, listening) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let meet = |meeting: usize| {
+        come.fetch_add(1, Ordering::SeqCst);
+        while come.load(Ordering::SeqCst) < 2 * meeting {
+            thread::yield_now();
+        }
+    };
+    let take_part = || {
+        for round in 0..ROUNDS {
+            meet(2 * round + 1);
+            let listener = listen(address, None);
+            listening.fetch_add(usize::from(listener.is_ok()), Ordering::SeqCst);
+            meet(2 * round + 2);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(take_part);
+        take_part();
+    });
+    assert_eq!(listening.into_inner(), ROUNDS);
 }
 
 #[test]

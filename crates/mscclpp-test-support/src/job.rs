@@ -30,6 +30,15 @@ pub fn run_if_child(run: impl FnOnce(&Role)) -> Option<ExitCode> {
 }
 
 impl Role {
+    /// Returns the module that plays this role, and the role there, whose name is `MODULE ROLE` for the program.
+    ///
+    /// # Panics
+    /// Panics if the name has no module.
+    pub fn of_module(&self) -> (&str, Self) {
+        let (module, name) = self.name.split_once(' ').expect("a module and a role");
+        (module, Self { name: name.to_owned(), ..*self })
+    }
+
     /// Returns the job's unique id, in a child, when the parent lets all join. Rank 0 makes the id, and the parent passes it on.
     ///
     /// # Errors

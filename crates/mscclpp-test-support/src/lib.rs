@@ -34,7 +34,7 @@ pub use self::{
     hex::{hex, unhex},
     lateness::Lateness,
     lines::Lines,
-    needs::{trial_if, trial_that_needs},
+    needs::{of_modules, trial_if, trial_that_needs},
     noting::Noting,
     port::{listen, reserve_port},
     random::Random,

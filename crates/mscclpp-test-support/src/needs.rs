@@ -44,6 +44,14 @@ pub fn trial_if(name: &str, possible: &Result<(), String>, test: fn() -> Result<
     }
 }
 
+/// Returns the trials of several modules. The name of each module stands before its trials.
+pub fn of_modules<const N: usize>(modules: [(&str, Vec<Trial>); N]) -> Vec<Trial> {
+    let of_module = |(name, trials): (&str, Vec<Trial>)| -> Vec<Trial> {
+        trials.into_iter().map(|trial| trial.with_kind(name)).collect()
+    };
+    modules.into_iter().flat_map(of_module).collect()
+}
+
 fn within_the_limit(test: impl FnOnce() + Send + 'static) -> Result<(), Failed> {
     let thread = thread::spawn(test);
     if !within(LIMIT, || thread.is_finished()) {

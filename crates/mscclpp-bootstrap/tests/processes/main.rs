@@ -11,8 +11,8 @@ mod two_jobs;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
-use mscclpp_test_support::child;
+use libtest_mimic::Arguments;
+use mscclpp_test_support::{child, of_modules};
 
 fn main() -> ExitCode {
     if let Some(role) = child::role() {
@@ -27,18 +27,14 @@ fn main() -> ExitCode {
             other => panic!("no module {other}"),
         };
     }
-    let of_module = |name: &str, trials: Vec<Trial>| -> Vec<Trial> {
-        trials.into_iter().map(|trial| trial.with_kind(name)).collect()
-    };
-    let trials = [
+    let trials = of_modules([
         ("descriptors", descriptors::trials()),
         ("generations", generations::trials()),
         ("ids", ids::trials()),
         ("lost", lost::trials()),
         ("network", network::trials()),
         ("two_jobs", two_jobs::trials()),
-    ];
-    let trials = trials.into_iter().flat_map(|(name, trials)| of_module(name, trials)).collect();
+    ]);
     let mut arguments = Arguments::from_args();
     // Processes of a trial wait nearly all the time.
     arguments.test_threads.get_or_insert(16);

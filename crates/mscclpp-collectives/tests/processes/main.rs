@@ -7,18 +7,19 @@ mod support;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use mscclpp::Platform;
-use mscclpp_test_support::job::{Role, run_if_child};
+use mscclpp_test_support::{
+    job::{Role, run_if_child},
+    of_modules,
+};
 use support::platform;
 
 fn main() -> ExitCode {
     if let Some(code) = run_if_child(child) {
         return code;
     }
-    let of_module =
-        |name: &'static str, trials: Vec<Trial>| trials.into_iter().map(move |trial| trial.with_kind(name));
-    let trials = of_module("nodes", nodes::trials()).chain(of_module("ranks", ranks::trials())).collect();
+    let trials = of_modules([("nodes", nodes::trials()), ("ranks", ranks::trials())]);
     let mut arguments = Arguments::from_args();
     // On GPUs, kernels of several jobs take turns of milliseconds.
     let at_once = if platform() == Platform::Sim { 4 } else { 1 };
@@ -26,11 +27,9 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// The roles are `MODULE ROLE`.
 fn child(role: &Role) {
     mscclpp::log::init().expect("logging");
-    let (module, name) = role.name.split_once(' ').expect("a module and a role");
-    let role = Role { name: name.to_owned(), ..*role };
+    let (module, role) = role.of_module();
     match module {
         "nodes" => nodes::child(&role),
         "ranks" => ranks::child(&role),

@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{builder, communicator_of, device_of, three_sums};
 use libtest_mimic::{Failed, Trial};
 use mscclpp::Transport;
 use mscclpp_collectives::{DeviceSlice, Error};
@@ -16,7 +15,10 @@ use mscclpp_test_support::{
     child::{say, this_program},
     job::{Children, Role},
     namespaces::Namespaces,
+    trial_if,
 };
+
+use crate::support::{builder, communicator_of, device_of, three_sums};
 
 /// Ranks of a node.
 const ON_EACH: usize = 2;
@@ -28,10 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     if let Err(why) = &possible {
         eprintln!("NOT TESTED: collectives between network namespaces: {why}");
     }
-    let wired = |name: &str, test: fn() -> Result<(), Failed>| match &possible {
-        Ok(()) => Trial::test(name, test),
-        Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
-    };
+    let wired = |name, test| trial_if(name, &possible, test);
     vec![
         Trial::test("ranks_of_two_nodes_reduce", || reduce(2, &Wires::None)),
         Trial::test("a_node_whose_ranks_are_killed_is_named_by_all_others", || {

@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Told, builder, communicator_of, device_of, platform, three_sums};
 use libtest_mimic::{Failed, Trial};
 use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, gpu::KernelSource};
 use mscclpp_collectives::{Collectives, DeviceSlice, Error, Protocol, Selection};
@@ -15,6 +14,8 @@ use mscclpp_test_support::{
     job::{Children, Role, all_succeed},
     until,
 };
+
+use crate::support::{Told, builder, communicator_of, device_of, platform, three_sums};
 
 const N: usize = 3;
 const VICTIM: usize = 1;

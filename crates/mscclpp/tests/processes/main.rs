@@ -1,4 +1,5 @@
-//! Jobs whose ranks are processes, and programs that end or that log: this program again, or examples.
+//! Tests that start processes: ranks of jobs, programs that end while a kernel waits, and programs that log. The processes are
+//! this program again, or examples.
 
 mod connections;
 mod exits;
@@ -13,9 +14,9 @@ mod support;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use mscclpp::prelude::*;
-use mscclpp_test_support::child::role;
+use mscclpp_test_support::{child::role, of_modules};
 use support::{
     children::{Role, run_if_child},
     platform,
@@ -30,26 +31,23 @@ fn main() -> mscclpp::Result<ExitCode> {
     if let Some(code) = run_if_child(child) {
         return Ok(code);
     }
-    let of_module =
-        |name: &'static str, trials: Vec<Trial>| trials.into_iter().map(move |trial| trial.with_kind(name));
-    let trials = of_module("connections", connections::trials())
-        .chain(of_module("exits", exits::trials()))
-        .chain(of_module("logging", logging::trials()))
-        .chain(of_module("lost_waits", lost_waits::trials()))
-        .chain(of_module("nodes", nodes::trials()))
-        .chain(of_module("ports", ports::trials()))
-        .collect();
+    let trials = of_modules([
+        ("connections", connections::trials()),
+        ("exits", exits::trials()),
+        ("logging", logging::trials()),
+        ("lost_waits", lost_waits::trials()),
+        ("nodes", nodes::trials()),
+        ("ports", ports::trials()),
+    ]);
     let mut arguments = Arguments::from_args();
-    // Each trial is several processes, and drivers may block a set-up while a kernel waits.
+    // Most trials are several processes, and drivers may block a set-up while a kernel waits.
     let at_once = if platform() == Platform::Sim { 4 } else { 1 };
     arguments.test_threads.get_or_insert(at_once);
     Ok(libtest_mimic::run(&arguments, trials).exit_code())
 }
 
-/// The roles are `MODULE ROLE`.
 fn child(role: &Role) {
-    let (module, name) = role.name.split_once(' ').expect("a module and a role");
-    let role = Role { name: name.to_owned(), ..*role };
+    let (module, role) = role.of_module();
     match module {
         "connections" => connections::child(&role),
         "lost_waits" => lost_waits::survive(&role),

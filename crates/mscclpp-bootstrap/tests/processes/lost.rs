@@ -137,11 +137,12 @@ fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<
         return run_with_a_stopped_rank(&job, victim);
     }
     if scenario == Scenario::Forked && rank == victim {
-        // The child lives as long as the test program.
+        // The child lives as long as the test program, so that it has no part in the end of the job.
         let program = format!("/proc/{}", std::os::unix::process::parent_id());
         std::thread::spawn(move || {
             in_fork(3 * PATIENCE, || {
-                while Path::new(&program).exists() {
+                let end = Instant::now() + 2 * PATIENCE;
+                while Path::new(&program).exists() && Instant::now() < end {
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 String::new()

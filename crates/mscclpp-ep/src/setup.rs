@@ -60,8 +60,8 @@ impl ExpertsBuilder {
     }
 
     /// The number of experts of all ranks. Expert e is of rank e * ranks / experts, rounded down, so that each rank has an equal
-    /// part in order, unless [`expert_map`](Self::expert_map) says otherwise. There may be up to 1861 of them, which is what the
-    /// shared memory of a block has room for.
+    /// part in order, unless [`expert_map`](Self::expert_map) says otherwise. The shared memory of a block has room for 1877
+    /// experts and ranks together, and for fewer if a map gives one rank many of them.
     pub fn experts(mut self, experts: usize) -> Self {
         self.settings.experts = experts as u64;
         self

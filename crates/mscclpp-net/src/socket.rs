@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 /// The most connections that may wait to be accepted; the system has a limit of its own.
 const BACKLOG: i32 = 4096;
-/// The number of times that a socket tries to listen where another begins to listen, too.
+/// The most attempts to listen at an address at which another socket begins to listen at the same time.
 const ATTEMPTS: u32 = 10;
 
 /// The times after which a connection notices that the other node is gone.

@@ -13,8 +13,8 @@ const SWAP_WORDS: KernelSource<'static> =
 /// Runs a source on simulated devices. The error says what was wrong.
 type Check = fn(&KernelSource<'_>) -> Result<(), String>;
 
-/// Checks that a kernel passes, and that its copy fails in which `change` has replaced a text that the source has once. `seen_as`
-/// is a part of the error.
+/// Checks that a kernel passes `check`, and that a copy does not, in which the second text of `change` stands for the first.
+/// `seen_as` is a part of the error.
 fn finds(check: Check, source: &KernelSource<'_>, change: [&str; 2], seen_as: &str) {
     check(source).expect("the kernel as it is");
     let (text, [from, to]) = (source.cuda(), change);

@@ -38,9 +38,10 @@ MSCCLPP_KERNEL_OF(CollectiveManySends, move_many_messages, detail::moveMessages)
 
 // Several calls that move, by each protocol.
 MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<false>)
-MSCCLPP_MOVES_KERNEL(moves_ll128, detail::movesLl128<false>)
+MSCCLPP_MOVES_KERNEL(moves_ll128, detail::callsLl128<detail::MoveWords>)
 MSCCLPP_MOVES_KERNEL(moves_simple, detail::callsSimple<detail::MoveWords>)
 
-// Several large calls that reduce: in one step, and all_reduces in two.
+// Several calls that reduce, of which at least one is no small one: in one step, and all_reduces in two.
+REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_ll128, callsLl128)
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, callsSimple)
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, all_reduces_simple, allReducesSimple)

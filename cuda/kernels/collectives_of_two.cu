@@ -35,8 +35,12 @@ MSCCLPP_KERNEL_OF(CollectiveManySends, move_many_messages, detail::moveMessages)
 
 // Several calls that move, by each protocol.
 MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<true>)
-MSCCLPP_MOVES_KERNEL(moves_ll128, detail::movesLl128<true>)
+MSCCLPP_MOVES_KERNEL(moves_ll128, detail::callsLl128<detail::MoveWords, true>)
 MSCCLPP_MOVES_KERNEL(moves_simple, detail::callsSimple<detail::MoveWords, true>)
 
-// Several large calls that reduce.
+// Several calls that reduce, of which at least one is no small one.
+REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_ll128, callsLl128)
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, callsSimple)
+MSCCLPP_MOVES_KERNEL(reduces_simple_f16_avg, detail::callsSimple<detail::SumWords<ReduceF16>, true, true>)
+MSCCLPP_MOVES_KERNEL(reduces_simple_bf16_avg, detail::callsSimple<detail::SumWords<ReduceBf16>, true, true>)
+MSCCLPP_MOVES_KERNEL(reduces_simple_f32_avg, detail::callsSimple<detail::SumWords<ReduceF32>, true, true>)

@@ -113,10 +113,11 @@ impl Collectives {
     }
 
     /// Puts collectives into `stream`, as a group: no request may give what another one takes. On one node, requests that move,
-    /// of whatever kinds, types and sizes, go in one launch, but for an `all_to_all` with counts if memory is registered. Those
-    /// that reduce by one type and operation go in few launches: small ones together as long as a rank sends no more than
-    /// 256 KiB, and three or more with messages of up to 1 MiB, of which `all_reduce`s have a launch of their own between more
-    /// than two ranks. Larger ones go one by one, which takes less time.
+    /// of whatever kinds and types, go in one launch, but for messages of more than 32 MiB, and for an `all_to_all` with counts
+    /// if memory is registered. Those that reduce by one type and operation go in one launch between two ranks, if their
+    /// messages have up to 32 MiB. Between more ranks, small ones go together as long as a rank sends no more than 256 KiB, and
+    /// three or more with messages of up to 1 MiB, of which `all_reduce`s have a launch of their own. Larger ones go one by one,
+    /// which takes less time.
     /// [Sends](crate::Kind::Send) and [receives](crate::Kind::Recv) go all together, after the others. So a rank may both send to
     /// and receive from a peer, in whatever order the two give these. All ranks give the others in the same order, divided alike
     /// into calls of this method. Does not block on other ranks.

@@ -226,6 +226,8 @@ pub(crate) struct CollectiveMoves {
     pub(crate) ends: [u32; MOVE_CALLS],
     pub(crate) count: u32,
     pub(crate) pairs: u32,
+    pub(crate) uneven: u32,
+    pub(crate) reserved: u32,
 }
 
 /// `CollectiveOutput`.

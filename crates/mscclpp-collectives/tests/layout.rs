@@ -82,7 +82,7 @@ fn facts() -> Vec<Fact> {
 
 fn facts_of_moves() -> Vec<Fact> {
     let mut facts = layouts! {
-        CollectiveMoves, "CollectiveMoves": "moves" moves, "ends" ends, "count" count, "pairs" pairs;
+        CollectiveMoves, "CollectiveMoves": "moves" moves, "ends" ends, "count" count, "pairs" pairs, "uneven" uneven;
         Move, "CollectiveMove": "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes;
     };
     facts.extend([

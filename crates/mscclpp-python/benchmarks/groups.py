@@ -17,8 +17,8 @@ from timing import as_ranks, graph_of, joined, timed
 ROWS = [("all_reduce", 16, count) for count in (64, 512, 2048, 8192)] + [
     (kind, calls, kib << 9)
     for kind in ("reduce_scatter", "all_reduce")
-    for calls in (3, 8)
-    for kib in (256, 1024, 4096, 16384, 65536)
+    for calls in (2, 3, 8)
+    for kib in (16, 64, 256, 1024, 4096, 65536)
 ]
 
 

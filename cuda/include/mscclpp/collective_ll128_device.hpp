@@ -15,44 +15,60 @@ namespace detail {
 // threads to a line in one instruction is one request: PacketMover<LL128Packet> says what relies on that.
 struct Ll128Packets {
   uint64_t flag;
-  uint64_t group, groups;  // which lines: every groups-th from `group` on
+  uint32_t group, groups;  // which lines: every groups-th from `group` on
   uint32_t part;           // which of a line's eight
 
+  // Lines may be put and taken once `flag` is the epoch.
   MSCCLPP_DEVICE_INLINE explicit Ll128Packets(const CollectiveBlock& b)
-      : flag(b.epoch), group(b.threadOfCall() / 8), groups(b.threadsOfCall() / 8), part(b.thread % 8) {}
+      : flag(b.epoch),
+        group(static_cast<uint32_t>(b.threadOfCall() / 8)),
+        groups(static_cast<uint32_t>(b.threadsOfCall() / 8)),
+        part(b.thread % 8) {}
 
-  MSCCLPP_DEVICE_INLINE static uint64_t linesOf(uint64_t bytes) { return (bytes + 119) / 120; }
+  // The lines of a message. One that goes by LL128 has fewer than 2^31 bytes.
+  MSCCLPP_DEVICE_INLINE static uint32_t linesOf(uint64_t bytes) { return (static_cast<uint32_t>(bytes) + 119) / 120; }
   // The number of steps that the warp makes for so many lines: as many as its first group.
-  MSCCLPP_DEVICE_INLINE uint64_t steps(uint64_t lines) const {
-    const uint64_t first = group & ~static_cast<uint64_t>(3);
+  MSCCLPP_DEVICE_INLINE uint32_t steps(uint32_t lines) const {
+    const uint32_t first = group & ~3u;
     return lines > first ? (lines - first + groups - 1) / groups : 0;
   }
   MSCCLPP_DEVICE_INLINE bool hasFlag() const { return part == 7; }
-  // The first of this thread's words in a line.
-  MSCCLPP_DEVICE_INLINE uint64_t word(uint64_t line) const { return line * 15 + part * 2; }
+  // Where this thread's words of a line begin in the message, in bytes.
+  MSCCLPP_DEVICE_INLINE uint32_t offset(uint32_t line) const { return line * 120 + part * 16; }
 
-  // Returns this thread's words of a line, 0 beyond the end of the message, and the flag in the place of the last word.
+  // Returns this thread's words of a line, 0 beyond the end of the message and in the place of the flag.
   template <class Words>
-  MSCCLPP_DEVICE_INLINE Bytes16 words(const CollectiveCall& call, const uint8_t* message, uint64_t bytes,
-                                      uint64_t line) const {
-    const uint64_t i = word(line);
-    Bytes16 pair = {0, hasFlag() ? flag : 0};
-    if (i * 8 < bytes) pair.low = sentWord<Words>(call, message, bytes, i);
-    if (!hasFlag() && (i + 1) * 8 < bytes) pair.high = sentWord<Words>(call, message, bytes, i + 1);
+  MSCCLPP_DEVICE_INLINE Bytes16 words(const CollectiveCall& call, const uint8_t* message, uint32_t bytes,
+                                      uint32_t line) const {
+    const uint32_t at = offset(line);
+    Bytes16 pair = {};
+    if (at + 16 <= bytes && isAligned<8>(message)) {
+      pair.low = Words::sent(call, load8(message + at));
+      if (!hasFlag()) pair.high = Words::sent(call, load8(message + at + 8));
+    } else if (at < bytes) {
+      pair.low = sentWord<Words>(call, message, bytes, at / 8);
+      if (!hasFlag() && at + 8 < bytes) pair.high = sentWord<Words>(call, message, bytes, at / 8 + 1);
+    }
     return pair;
   }
-  MSCCLPP_DEVICE_INLINE void storeWords(uint8_t* message, uint64_t bytes, uint64_t line, Bytes16 pair) const {
-    const uint64_t i = word(line);
-    if (i * 8 < bytes) storeMessageWord(message, bytes, i, pair.low);
-    if (!hasFlag() && (i + 1) * 8 < bytes) storeMessageWord(message, bytes, i + 1, pair.high);
+  MSCCLPP_DEVICE_INLINE void storeWords(uint8_t* message, uint32_t bytes, uint32_t line, Bytes16 pair) const {
+    const uint32_t at = offset(line);
+    if (at + 16 <= bytes && isAligned<8>(message)) {
+      store8(message + at, pair.low);
+      if (!hasFlag()) store8(message + at + 8, pair.high);
+    } else if (at < bytes) {
+      const uint32_t most = hasFlag() ? 8 : 16, left = bytes - at;
+      storeVectorAny(message + at, left < most ? left : most, pair);
+    }
   }
-  MSCCLPP_DEVICE_INLINE void put(uint8_t* slot, uint64_t line, Bytes16 pair) const {
-    storePair(slot + line * CollectiveLine + part * 16, pair);
+  MSCCLPP_DEVICE_INLINE void put(uint8_t* slot, uint32_t line, Bytes16 pair) const {
+    if (hasFlag()) pair.high = flag;
+    storePair(slot + static_cast<uint64_t>(line) * CollectiveLine + part * 16, pair);
   }
   // Waits for a line, by all threads of the warp. Threads whose line does not exist do not wait.
-  MSCCLPP_DEVICE_INLINE bool take(const uint8_t* slot, uint64_t line, bool exists, Bytes16& pair,
+  MSCCLPP_DEVICE_INLINE bool take(const uint8_t* slot, uint32_t line, bool exists, Bytes16& pair,
                                   uint32_t* status) const {
-    const uint8_t* const at = slot + (exists ? line : 0) * CollectiveLine + part * 16;
+    const uint8_t* const at = slot + static_cast<uint64_t>(exists ? line : 0) * CollectiveLine + part * 16;
     const auto came = [&] {
       pair = warpAtOnce([&] { return loadPair(at); });
       return !warpAny(exists && hasFlag() && pair.high != flag);
@@ -60,15 +76,36 @@ struct Ll128Packets {
     warpSync();
     return came() || pollUntilByWarp<1>(came, -1, status);
   }
+  // Reduces a line of all ranks, of which this one's is `pair`, and returns whether all lines came. All threads of a warp
+  // call it.
+  template <class Words, bool OfTwo>
+  MSCCLPP_DEVICE_INLINE bool reduce(const CollectiveBlock& b, const uint8_t* inbox, uint64_t slotBytes, uint32_t line,
+                                    bool exists, Bytes16& pair) const {
+    const Bytes16 mine = pair;
+    if constexpr (OfTwo) {
+      if (!take(inbox, line, exists, pair, b.comm.status[1 - b.rank])) return false;
+      pair = {b.reduceTwo<Words>(mine.low, pair.low), b.reduceTwo<Words>(mine.high, pair.high)};
+    } else {
+      typename Words::Fold low, high;
+      for (uint32_t r = 0; r < b.ranks; ++r) {
+        const uint8_t* const slot = inbox + b.slotOf(r, b.rank) * slotBytes;
+        if (r != b.rank && !take(slot, line, exists, pair, b.comm.status[r])) return false;
+        low.put(b.call, r, r == b.rank ? mine.low : pair.low);
+        high.put(b.call, r, r == b.rank ? mine.high : pair.high);
+      }
+      pair = {low.result(b.call, b.ranks), high.result(b.call, b.ranks)};
+    }
+    return true;
+  }
 };
 
 // Puts a message into its lines in a peer's slot, by all threads of the call.
 template <class Words>
 MSCCLPP_DEVICE_INLINE void putLines(const CollectiveCall& call, const Ll128Packets& lines, uint8_t* slot,
                                     const uint8_t* message, uint64_t bytes) {
-  const uint64_t count = Ll128Packets::linesOf(bytes), steps = lines.steps(count);
-  uint64_t line = lines.group;
-  for (uint64_t step = 0; step < steps; ++step, line += lines.groups) {
+  const uint32_t count = Ll128Packets::linesOf(bytes), steps = lines.steps(count);
+  uint32_t line = lines.group;
+  for (uint32_t step = 0; step < steps; ++step, line += lines.groups) {
     Bytes16 pair = {};
     if (line < count) pair = lines.words<Words>(call, message, bytes, line);
     warpSync();
@@ -79,9 +116,9 @@ MSCCLPP_DEVICE_INLINE void putLines(const CollectiveCall& call, const Ll128Packe
 // Takes a message out of its lines.
 MSCCLPP_DEVICE_INLINE bool takeLines(const Ll128Packets& lines, const uint8_t* slot, uint8_t* message, uint64_t bytes,
                                      uint32_t* status) {
-  const uint64_t count = Ll128Packets::linesOf(bytes), steps = lines.steps(count);
-  uint64_t line = lines.group;
-  for (uint64_t step = 0; step < steps; ++step, line += lines.groups) {
+  const uint32_t count = Ll128Packets::linesOf(bytes), steps = lines.steps(count);
+  uint32_t line = lines.group;
+  for (uint32_t step = 0; step < steps; ++step, line += lines.groups) {
     const bool exists = line < count;
     Bytes16 pair;
     if (!lines.take(slot, line, exists, pair, status)) return false;
@@ -90,73 +127,51 @@ MSCCLPP_DEVICE_INLINE bool takeLines(const Ll128Packets& lines, const uint8_t* s
   return true;
 }
 
-// Reduces a line of all ranks, of which this one's is `mine`. All threads of a warp call it. Returns whether all lines
-// came.
-template <class Words>
-MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Ll128Packets& lines, const uint8_t* inbox,
-                                      uint64_t slotBytes, uint64_t line, bool exists, Bytes16 mine, Bytes16& result) {
-  typename Words::Fold low, high;
-  for (uint32_t r = 0; r < b.ranks; ++r) {
-    Bytes16 pair = mine;
-    if (r != b.rank) {
-      const uint8_t* const slot = inbox + b.slotOf(r, b.rank) * slotBytes;
-      if (!lines.take(slot, line, exists, pair, b.comm.status[r])) return false;
-    }
-    low.put(b.call, r, pair.low);
-    high.put(b.call, r, pair.high);
-  }
-  result.low = low.result(b.call, b.ranks);
-  result.high = lines.hasFlag() ? lines.flag : high.result(b.call, b.ranks);
-  return true;
-}
-
-// Reduces a line of two ranks.
-template <class Words>
-MSCCLPP_DEVICE_INLINE bool reduceLineOfTwo(const CollectiveBlock& b, const Ll128Packets& lines, const uint8_t* inbox,
-                                           uint64_t line, bool exists, Bytes16 mine, Bytes16& result) {
-  Bytes16 pair;
-  if (!lines.take(inbox, line, exists, pair, b.comm.status[1 - b.rank])) return false;
-  result.low = b.reduceTwo<Words>(mine.low, pair.low);
-  result.high = lines.hasFlag() ? lines.flag : b.reduceTwo<Words>(mine.high, pair.high);
-  return true;
-}
-
 // An exchange by LL128. The launch has whole warps.
 template <class Words, bool OfTwo = false>
 MSCCLPP_DEVICE_INLINE void exchangeLl128(const CollectiveHandle& comm, const CollectiveCall& call) {
   CollectiveBlock b(comm, call, OfTwo);
+  Ll128Packets lines(b);
+  const CollectiveSegment own = call.segments[b.rank];
+  // Loads this thread's words of a line for the n-th peer.
+  const auto load = [&](uint32_t n, uint32_t line) {
+    const CollectiveSegment ours = call.segments[b.peer(n)];
+    const bool exists = line < Ll128Packets::linesOf(ours.sendBytes);
+    return exists ? lines.words<Words>(call, ours.send, ours.sendBytes, line) : Bytes16{};
+  };
+  // The words for the only peer are loaded a step ahead, and the first ones while the epoch is read.
+  Bytes16 ahead = {};
+  if constexpr (OfTwo) ahead = load(1, lines.group);
   if (!b.begin()) return;
-  const Ll128Packets lines(b);
-  const uint64_t slotBytes = Ll128Packets::linesOf(call.mostBytes) * CollectiveLine;
+  lines.flag = b.epoch;
+  const uint64_t slotBytes = static_cast<uint64_t>(Ll128Packets::linesOf(call.mostBytes)) * CollectiveLine;
   const uint64_t base = comm.ll128 + b.half(comm.ll128Bytes);
   uint8_t* const inbox = comm.scratch[b.rank] + base;
-  const CollectiveSegment own = call.segments[b.rank];
-  const auto put = [&](uint64_t step) {
-    const uint64_t line = lines.group + step * lines.groups;
+  const auto put = [&](uint32_t step) {
+    const uint32_t line = lines.group + step * lines.groups;
     for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
-      const CollectiveSegment ours = call.segments[p];
-      const bool exists = line < Ll128Packets::linesOf(ours.sendBytes);
-      Bytes16 pair = {};
-      if (exists) pair = lines.words<Words>(call, ours.send, ours.sendBytes, line);
+      const Bytes16 pair = OfTwo ? ahead : load(n, line);
       warpSync();
+      const bool exists = line < Ll128Packets::linesOf(call.segments[p].sendBytes);
       if (exists) lines.put(comm.scratch[p] + base + b.slotOf(b.rank, p) * slotBytes, line, pair);
     }
+    if constexpr (OfTwo) ahead = load(1, line + lines.groups);
+    if constexpr (!Words::Reduces) {
+      // In a step a thread copies a vector of 16 bytes, and puts 15 bytes of a line. So no vector is left after the last step.
+      const uint32_t i = static_cast<uint32_t>(b.threadOfCall() + step * b.threadsOfCall());
+      const uint32_t bytes = static_cast<uint32_t>(own.recvBytes);
+      if (own.send != own.recv && i * 16 < bytes) storeVectorOf(own.recv, bytes, i, vectorOf(own.send, bytes, i));
+    }
   };
-  const auto take = [&](uint64_t step) {
-    const uint64_t line = lines.group + step * lines.groups;
+  const auto take = [&](uint32_t step) {
+    const uint32_t line = lines.group + step * lines.groups;
     Bytes16 pair = {};
     if constexpr (Words::Reduces) {
       const bool exists = line < Ll128Packets::linesOf(own.recvBytes);
       if (!warpAny(exists)) return true;
       if (exists) pair = lines.words<Words>(call, own.send, own.recvBytes, line);
-      bool came;
-      if constexpr (OfTwo) {
-        came = reduceLineOfTwo<Words>(b, lines, inbox, line, exists, pair, pair);
-      } else {
-        came = reduceLine<Words>(b, lines, inbox, slotBytes, line, exists, pair, pair);
-      }
-      if (!came) return false;
+      if (!lines.reduce<Words, OfTwo>(b, inbox, slotBytes, line, exists, pair)) return false;
       if (exists) lines.storeWords(own.recv, own.recvBytes, line, pair);
     } else {
       for (uint32_t n = 1; n < b.ranks; ++n) {
@@ -171,13 +186,12 @@ MSCCLPP_DEVICE_INLINE void exchangeLl128(const CollectiveHandle& comm, const Col
     return true;
   };
   // A line is taken one step after it is put.
-  const uint64_t most = lines.steps(Ll128Packets::linesOf(call.mostBytes));
+  const uint32_t most = lines.steps(Ll128Packets::linesOf(call.mostBytes));
   bool failed = false;
-  for (uint64_t step = 0; step < most && !failed; ++step) {
+  for (uint32_t step = 0; step < most && !failed; ++step) {
     put(step);
     if (step > 0) failed = !take(step - 1);
   }
-  if constexpr (!Words::Reduces) b.copyOwn();
   b.countOthers();
   if (most > 0 && !failed) failed = !take(most - 1);
   b.end(failed);
@@ -190,7 +204,7 @@ MSCCLPP_DEVICE_INLINE void allReduceLl128(const CollectiveHandle& comm, const Co
   CollectiveBlock b(comm, call, false);
   if (!b.begin()) return;
   const Ll128Packets lines(b);
-  const uint64_t slotBytes = Ll128Packets::linesOf(call.mostBytes) * CollectiveLine;
+  const uint64_t slotBytes = static_cast<uint64_t>(Ll128Packets::linesOf(call.mostBytes)) * CollectiveLine;
   const uint64_t base = comm.ll128 + b.half(comm.ll128Bytes), results = base + (b.ranks - 1) * slotBytes;
   for (uint32_t n = 1; n < b.ranks; ++n) {
     const uint32_t p = b.peer(n);
@@ -200,15 +214,14 @@ MSCCLPP_DEVICE_INLINE void allReduceLl128(const CollectiveHandle& comm, const Co
   b.countOthers();
   bool failed = false;
   const CollectiveSegment own = call.segments[b.rank];
-  const uint64_t count = Ll128Packets::linesOf(own.sendBytes), steps = lines.steps(count);
+  const uint32_t count = Ll128Packets::linesOf(own.sendBytes), steps = lines.steps(count);
   uint8_t* const inbox = comm.scratch[b.rank];
-  uint64_t line = lines.group;
-  for (uint64_t step = 0; step < steps && !failed; ++step, line += lines.groups) {
+  uint32_t line = lines.group;
+  for (uint32_t step = 0; step < steps && !failed; ++step, line += lines.groups) {
     const bool exists = line < count;
-    Bytes16 mine = {};
-    if (exists) mine = lines.words<Words>(call, own.send, own.sendBytes, line);
-    Bytes16 pair;
-    failed = !reduceLine<Words>(b, lines, inbox + base, slotBytes, line, exists, mine, pair);
+    Bytes16 pair = {};
+    if (exists) pair = lines.words<Words>(call, own.send, own.sendBytes, line);
+    failed = !lines.reduce<Words, false>(b, inbox + base, slotBytes, line, exists, pair);
     if (failed) break;
     for (uint32_t n = 1; n < b.ranks; ++n) {
       warpSync();

@@ -1,10 +1,15 @@
-// Several collectives that move data, in one launch: one exchange between each pair of ranks, whose message has a part for
-// each call. Here it goes by LL16 or LL128; collective_parts_device.hpp has Simple. For the library's own use.
+// Several collectives in one launch: one exchange between each pair of ranks, whose message has a part for each call. The calls
+// move, or reduce by one type and operation. Here they go by LL16, if they move, or by LL128; collective_parts_device.hpp has
+// Simple. For the library's own use.
 //
 // A part begins at the same place in the messages of all pairs of ranks, behind the largest part that any pair has for
 // the call before. All ranks know where that is. So a word that a call takes in place of one that it sends has the same
 // number in both messages, and is moved by the same thread or in the same chunk, as in a launch of one call. What a pair
 // of ranks has less than the largest part is left out: it is neither sent nor waited for.
+//
+// If the calls reduce, the moves of a call are its segments as in CollectiveCall: what this rank sends to each rank, and, in the
+// own segment, where the result goes. Each number is combined in the order of the ranks, as in a launch of one call, so the bits
+// are the same.
 //
 // Calls whose sizes only pairs of ranks know (an all_to_all with counts) are behind the others, and go by Simple alone. Each of
 // their parts begins behind the end of the one before in the message of each pair, at a multiple of 16 bytes. None of them is
@@ -47,6 +52,8 @@ struct CollectiveMoves {
   uint32_t ends[CollectiveMaxMoveCalls];
   uint32_t count;
   uint32_t pairs;
+  // Whether one of the calls is `oneWay`, as CollectiveCall says.
+  uint32_t uneven;
 };
 
 static_assert(sizeof(CollectiveHandle) + sizeof(CollectiveMoves) <= 4096, "the parameters of a kernel");
@@ -157,18 +164,19 @@ MSCCLPP_DEVICE_INLINE void movesLl16(const CollectiveHandle& comm, const Collect
   b.end(failed);
 }
 
-// Calls that move, by LL128. The launch has whole warps.
-template <bool OfTwo = false>
-MSCCLPP_DEVICE_INLINE void movesLl128(const CollectiveHandle& comm, const CollectiveMoves& all) {
+// Calls that move, or reduce in one step, by LL128. The launch has whole warps.
+template <class Words, bool OfTwo = false>
+MSCCLPP_DEVICE_INLINE void callsLl128(const CollectiveHandle& comm, const CollectiveMoves& all) {
   const CollectiveCall& call = all.call;
   CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
   const Ll128Packets lines(b);
-  const uint64_t slotBytes = Ll128Packets::linesOf(call.mostBytes) * CollectiveLine;
+  const uint64_t slotBytes = static_cast<uint64_t>(Ll128Packets::linesOf(call.mostBytes)) * CollectiveLine;
   const uint64_t base = comm.ll128 + b.half(comm.ll128Bytes);
-  const auto lineOf = [&](uint64_t step) { return static_cast<uint32_t>(lines.group + step * lines.groups); };
+  const uint8_t* const inbox = comm.scratch[b.rank] + base;
+  const auto lineOf = [&](uint32_t step) { return lines.group + step * lines.groups; };
   MovesCursor sent(all, b), taken(all, b);
-  const auto put = [&](uint64_t step) {
+  const auto put = [&](uint32_t step) {
     const uint32_t line = lineOf(step);
     const bool reached = sent.reach(line);
     const uint32_t i = line - sent.begin;
@@ -179,38 +187,51 @@ MSCCLPP_DEVICE_INLINE void movesLl128(const CollectiveHandle& comm, const Collec
       if (reached) {
         const CollectiveMove& ours = sent.with(p);
         exists = i < Ll128Packets::linesOf(ours.sendBytes);
-        if (exists) pair = lines.words<MoveWords>(call, ours.send, ours.sendBytes, i);
+        if (exists) pair = lines.words<Words>(call, ours.send, ours.sendBytes, i);
       }
       warpSync();
       if (exists) lines.put(comm.scratch[p] + base + b.slotOf(b.rank, p) * slotBytes, line, pair);
     }
-    if (!reached) return;
-    const CollectiveMove& own = sent.with(b.rank);
-    if (own.send != own.recv && i < Ll128Packets::linesOf(own.recvBytes)) {
-      lines.storeWords(own.recv, own.recvBytes, i, lines.words<MoveWords>(call, own.send, own.recvBytes, i));
+    if constexpr (!Words::Reduces) {
+      if (!reached) return;
+      // The eight threads of a line of 120 bytes copy as many vectors, so those of all lines copy the whole part.
+      const CollectiveMove& own = sent.with(b.rank);
+      const uint32_t vector = i * 8 + lines.part;
+      if (own.send != own.recv && vector * 16 < own.recvBytes) {
+        storeVectorOf(own.recv, own.recvBytes, vector, vectorOf(own.send, own.recvBytes, vector));
+      }
     }
   };
-  const auto take = [&](uint64_t step) {
+  const auto take = [&](uint32_t step) {
     const uint32_t line = lineOf(step);
     const bool reached = taken.reach(line);
+    if (!warpAny(reached)) return true;
     const uint32_t i = line - taken.begin;
-    for (uint32_t n = 1; n < b.ranks; ++n) {
-      const uint32_t p = b.peer(n);
-      const bool exists = reached && i < Ll128Packets::linesOf(taken.with(p).recvBytes);
-      if (!warpAny(exists)) continue;
-      const uint8_t* const slot = comm.scratch[b.rank] + base + b.slotOf(p, b.rank) * slotBytes;
-      Bytes16 pair = {};
-      if (!lines.take(slot, line, exists, pair, comm.status[p])) return false;
-      if (!exists) continue;
-      const CollectiveMove& theirs = taken.with(p);
-      lines.storeWords(theirs.recv, theirs.recvBytes, i, pair);
+    Bytes16 pair = {};
+    if constexpr (Words::Reduces) {
+      const CollectiveMove own = reached ? taken.with(b.rank) : CollectiveMove{};
+      const bool exists = i < Ll128Packets::linesOf(own.recvBytes);
+      if (!warpAny(exists)) return true;
+      if (exists) pair = lines.words<Words>(call, own.send, own.recvBytes, i);
+      if (!lines.reduce<Words, OfTwo>(b, inbox, slotBytes, line, exists, pair)) return false;
+      if (exists) lines.storeWords(own.recv, own.recvBytes, i, pair);
+    } else {
+      for (uint32_t n = 1; n < b.ranks; ++n) {
+        const uint32_t p = b.peer(n);
+        const bool exists = reached && i < Ll128Packets::linesOf(taken.with(p).recvBytes);
+        if (!warpAny(exists)) continue;
+        if (!lines.take(inbox + b.slotOf(p, b.rank) * slotBytes, line, exists, pair, comm.status[p])) return false;
+        if (!exists) continue;
+        const CollectiveMove& theirs = taken.with(p);
+        lines.storeWords(theirs.recv, theirs.recvBytes, i, pair);
+      }
     }
     return true;
   };
   // A line is taken one step after it is put.
-  const uint64_t most = lines.steps(all.ends[all.count - 1]);
+  const uint32_t most = lines.steps(all.ends[all.count - 1]);
   bool failed = false;
-  for (uint64_t step = 0; step < most && !failed; ++step) {
+  for (uint32_t step = 0; step < most && !failed; ++step) {
     put(step);
     if (step > 0) failed = !take(step - 1);
   }

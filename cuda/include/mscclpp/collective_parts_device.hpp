@@ -1,9 +1,5 @@
 // Several large calls in one launch, by Simple: one exchange between each pair of ranks, whose message has a part for each call,
-// as collective_moves_device.hpp says. The calls move, or reduce by one type and operation. For the library's own use.
-//
-// If they reduce, the moves of a call are its segments as in CollectiveCall: what this rank sends to each rank, and, in the own
-// segment, where the result goes. Each number is combined in the order of the ranks, as in a launch of one call, so the bits are
-// the same.
+// as collective_moves_device.hpp says. For the library's own use.
 
 #ifndef MSCCLPP_COLLECTIVE_PARTS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_PARTS_DEVICE_HPP_
@@ -109,6 +105,15 @@ struct PartsOfChunks {
       });
     });
   }
+  // Reduces the parts of chunk k of two ranks, but does not average.
+  template <class Words>
+  MSCCLPP_DEVICE_INLINE void reduceTwo(uint32_t k) const {
+    forCalls(k, [&](const MovesCall& call) {
+      const CollectiveMove& own = call.moves[chunks.b.rank];
+      const Stretch it = stretch(k, call.begin, own.recvBytes);
+      chunks.template reduceTwo<Words>(own.recv + it.from, own.send + it.from, it.bytes, k, it.at);
+    });
+  }
   // Reduces the parts of chunk k of all ranks. The results go to this rank's messages, and to all peers' places for results if
   // `ToAll`.
   template <class Words, uint32_t AtOnce, bool ToAll>
@@ -137,9 +142,10 @@ MSCCLPP_DEVICE_INLINE ChunkRole roleInCalls(const CollectiveBlock& b) {
   return role;
 }
 
-// Calls that move, or reduce in one step, with credits (R2): ranks may give each other less than others do. Blocks have at least
-// as many threads as there are ranks.
-template <class Words, bool OfTwo = false>
+// Calls that move, or reduce in one step. Blocks give credits (R2), unless there are two ranks that give each other as much
+// (R1). Blocks have at least as many threads as there are ranks. Averages of SumWords between two ranks have kernels of their
+// own, as in chunksOfTwo.
+template <class Words, bool OfTwo = false, bool Averages = false>
 MSCCLPP_DEVICE_INLINE void callsSimple(const CollectiveHandle& comm, const CollectiveMoves& all) {
   const CollectiveCall& call = all.call;
   CollectiveBlock b(comm, call, OfTwo);
@@ -153,13 +159,14 @@ MSCCLPP_DEVICE_INLINE void callsSimple(const CollectiveHandle& comm, const Colle
     if constexpr (Words::Reduces) r = b.rank;
     return chunks.has(call.segments[r].recvBytes, k);
   };
+  const bool credits = !OfTwo || all.uneven;
   const uint32_t most = parts.count();
   // A block that also puts takes a chunk one step later.
   const uint32_t behind = role.puts ? 1 : 0;
   bool failed = false;
   for (uint32_t k = 0; k < most + behind && !failed; ++k) {
     if (role.puts && k < most) {
-      if (k >= CollectiveChunks) {
+      if (credits && k >= CollectiveChunks) {
         failed = !chunks.waitForAll(Chunks::Credits, k - CollectiveChunks, [&](uint32_t r) { return puts(r, k); });
         if (failed) break;
       }
@@ -182,12 +189,16 @@ MSCCLPP_DEVICE_INLINE void callsSimple(const CollectiveHandle& comm, const Colle
     const bool afterPut = call.inPlace && !role.puts;
     failed = !chunks.waitForAll(Chunks::First, j, [&](uint32_t r) { return takes(r, j); }, afterPut);
     if (failed) break;
-    if constexpr (Words::Reduces) {
-      parts.reduce<Words, OfTwo ? 2 : RanksAtOnce, false>(j);
-    } else {
+    if constexpr (!Words::Reduces) {
       parts.take<false>(Chunks::First, j);
+    } else if constexpr (!OfTwo) {
+      parts.reduce<Words, RanksAtOnce, false>(j);
+    } else if constexpr (Averages) {
+      parts.reduce<Words, 2, false>(j);
+    } else {
+      parts.reduceTwo<Words>(j);
     }
-    chunks.signalAll(Chunks::Credits, j, [&](uint32_t r) { return takes(r, j); });
+    if (credits) chunks.signalAll(Chunks::Credits, j, [&](uint32_t r) { return takes(r, j); });
   }
   b.end(failed);
 }

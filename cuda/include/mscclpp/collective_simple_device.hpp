@@ -233,11 +233,11 @@ struct Chunks {
     takeFromAll<Words>(Results, k, [](uint32_t) { return false; });
   }
 
-  // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for chunk k. A thread
-  // has several vectors of each under way at once. `MayAverage`: see SumWords::ofTwo.
+  // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other at byte `first` of its place for chunk k. A
+  // thread has several vectors of each under way at once. `MayAverage`: see SumWords::ofTwo.
   template <class Words, bool MayAverage = false>
-  MSCCLPP_DEVICE_INLINE void reduceTwo(uint8_t* out, const uint8_t* own, uint32_t bytes, uint32_t k) const {
-    const uint8_t* const other = place(First, b.rank, 1 - b.rank, k);
+  MSCCLPP_DEVICE_INLINE void reduceTwo(uint8_t* out, const uint8_t* own, uint32_t bytes, uint32_t k, uint32_t first = 0) const {
+    const uint8_t* const other = place(First, b.rank, 1 - b.rank, k) + first;
     const auto sent = sentBy<Words>();
     const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
       return Bytes16{b.template reduceTwo<Words, MayAverage>(sent(mine.low), theirs.low),

@@ -56,7 +56,7 @@ const EXCHANGE_OF_TWO_OF_9_0_OVER_NVLINK: &[Row] = &[
     one_step(64 * KIB, Protocol::Ll16, 32, 256),
     one_step(128 * KIB, Protocol::Ll128, 64, 256),
     one_step(256 * KIB, Protocol::Ll128, 128, 256),
-    one_step(8 * MIB, Protocol::Ll128, 256, 512),
+    one_step(16 * MIB, Protocol::Ll128, 256, 512),
     one_step(u64::MAX, Protocol::Simple, 256, 256),
 ];
 

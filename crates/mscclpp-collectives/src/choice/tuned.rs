@@ -49,6 +49,10 @@ impl Selector for Tuned {
                 two_steps = query.shape == Shape::AllReduce && possible.simple_in_two_steps;
             }
         }
+        let few = query.max_blocks <= BULK_BLOCKS;
+        if protocol == Protocol::Ll128 && few && query.shape != Shape::AllReduce && bytes > LINES_OF_FEW {
+            protocol = Protocol::Simple;
+        }
         let protocol = possible.large(protocol, bytes);
         // On GPUs, and in exchanges whose size all ranks know: for these it was measured.
         let is_measured = query.devices != Devices::Sim && query.shape == Shape::Exchange;
@@ -62,7 +66,6 @@ impl Selector for Tuned {
                 threads: 1024,
             };
         }
-        let few = query.max_blocks <= BULK_BLOCKS;
         if protocol == Protocol::Direct && possible.bulk && is_measured && few && bytes >= BULK_MIN {
             return Selection {
                 protocol: Protocol::Bulk,
@@ -93,6 +96,9 @@ fn simulated(query: &Query) -> Selection {
 /// With more blocks or fewer bytes it depends.
 const BULK_BLOCKS: u32 = 16;
 const BULK_MIN: u64 = 32 * MIB;
+
+/// The most bytes to a peer that go by LL128 with so few blocks: only with more was it measured to be faster than Simple.
+const LINES_OF_FEW: u64 = 8 * MIB;
 
 /// The fewest bytes to the other rank with which a call goes by [`Protocol::SimpleByBulk`] if other kernels run beside it, and
 /// its blocks. With fewer of either, a call alone takes much longer than by [`Protocol::Simple`].
@@ -270,6 +276,7 @@ mod tests {
         assert_eq!(selection(32 * MIB, 8, false), (Protocol::Direct, 8, 1024));
         assert_eq!(selection(32 * MIB, 64, true).0, Protocol::Direct);
         assert_eq!(selection(16 * MIB, 8, true).0, Protocol::Direct);
+        assert_eq!(selection(16 * MIB, 64, true).0, Protocol::Ll128);
         assert_eq!(selection(4 * MIB, 8, true).0, Protocol::Ll128);
     }
 }

@@ -15,15 +15,19 @@ use crate::{
 use super::engine::OneNode;
 
 /// The most bytes that a rank sends to all others for calls that reduce and go together by LL16. Up to there LL16 takes no longer
-/// than several calls by LL128.
+/// than several calls by LL128, or, between two ranks, than one launch by LL128.
 const MOST_BY_PACKETS: u64 = 256 << 10;
-/// The most bytes that a rank sends to all others for a small call that reduces. At least eight of these go together by LL16.
+const MOST_BY_PACKETS_OF_TWO: u64 = 64 << 10;
+/// The most bytes that a rank sends to all others for a small call that reduces. Between more than two ranks, at least eight of
+/// these go together by LL16.
 const MOST_OF_SMALL: u64 = MOST_BY_PACKETS / 8;
-/// The most bytes of a message of a call that reduces and goes together with others by Simple. Several calls take less time than
-/// one launch where their messages are larger.
-const MOST_BY_CHUNKS: u64 = 1 << 20;
-/// The fewest calls that go together by Simple.
-const FEWEST_BY_CHUNKS: usize = 3;
+/// The most bytes of a message of a call that goes together with others by LL128 or Simple. A larger one that moves may go
+/// straight into published memory, and a larger one that reduces may go by bulk copies.
+const MOST_TOGETHER: u64 = 32 << 20;
+/// The same of a call that reduces, and the fewest of them that go together, between more than two ranks. There, several calls
+/// take less time than one launch if they are larger or fewer.
+const MOST_REDUCED_OF_MORE: u64 = 1 << 20;
+const FEWEST_REDUCED_OF_MORE: usize = 3;
 /// The most bytes that a rank sends to another for calls that go together, if all ranks know their sizes: kernels count them with
 /// 32 bits.
 const MOST_TO_ANOTHER: u64 = 1 << 30;
@@ -52,7 +56,9 @@ impl OneNode {
         let mut asked: Vec<&Exchange<'_, '_>> = joined.iter().map(|exchange| &**exchange).collect();
         // Calls whose sizes only pairs of ranks know may be large, and go directly where that is possible.
         let directly = rank.registrations.read().are_some();
-        let moves = |exchange: &Exchange<'_, '_>| moves(exchange) && !(directly && is_of_pairs(exchange));
+        let goes_alone =
+            |(_, plan): &Exchange<'_, '_>| plan.most_bytes.map_or(directly, |most| most > MOST_TOGETHER);
+        let moves = |exchange: &Exchange<'_, '_>| moves(exchange) && !goes_alone(exchange);
         asked.sort_by_key(|exchange| order(exchange, moves(exchange)));
         let mut rest = &*asked;
         while let Some(first) = rest.first() {
@@ -70,7 +76,7 @@ impl OneNode {
                 (_, false, true) => unsafe { self.reduce_by_packets(rank, next, call)? },
                 (_, false, false) => {
                     // SAFETY: the caller's promise.
-                    unsafe { self.reduce_by_chunks(rank, next, call)? };
+                    unsafe { self.reduce_in_one_message(rank, next, call)? };
                     true
                 }
             };
@@ -98,29 +104,23 @@ impl OneNode {
     ) -> Result<bool> {
         let ranks = rank.n_ranks();
         let pairs = asked.iter().filter(|exchange| is_of_pairs(exchange)).count();
-        // The bytes of a message of whole units, without the parts whose sizes only pairs of ranks know.
-        let bytes_by = |unit: u64| asked.iter().map(|(_, plan)| units(plan, unit)).sum::<u64>() * unit;
-        let most_bytes = |unit| (pairs == 0).then(|| bytes_by(unit));
         let mut plan = Plan {
             segments: vec![Segment::NONE; ranks],
             op: None,
             data_type: DataType::U8,
-            most_bytes: most_bytes(16),
+            most_bytes: bytes_by(asked, 16),
             // If in one of them every rank takes something from every other, it does in all together.
             one_way: asked.iter().all(|(_, plan)| plan.one_way),
             whole: None,
             same_offsets: false,
         };
         let mut query = self.query_with(&plan, &rank.registrations.read(), rank.rank(), false);
-        let fits = |protocol, unit| {
-            most_bytes(unit).is_some_and(|most| self.layout.fits(protocol, most.next_multiple_of(16), false))
-        };
-        query.possible.ll16 = fits(Protocol::Ll16, 8);
-        query.possible.ll128 = self.ll128 && fits(Protocol::Ll128, 120);
+        query.possible.ll16 = self.fits(asked, Protocol::Ll16, 8);
+        query.possible.ll128 = self.ll128 && self.fits(asked, Protocol::Ll128, 120);
         let selection = self.choose(call.selector, &query).without_bulk(self.max_threads);
         let Some((kernel, unit)) = self.kernels.of_moves(selection.protocol) else { return Ok(false) };
 
-        plan.most_bytes = most_bytes(unit);
+        plan.most_bytes = bytes_by(asked, unit);
         let plans: Vec<&Plan> = asked.iter().map(|(_, plan)| plan).collect();
         let parts = plans.split_at(plans.len() - pairs);
         // SAFETY: these are its parameters; the caller answers for the memory.
@@ -181,8 +181,9 @@ impl OneNode {
         }
         let mut plans = of_all.iter().chain(of_pairs);
         collective.in_place = plans.any(|plan| plan.overwrites_what_it_sends(rank.rank())).into();
+        let uneven = of_all.iter().chain(of_pairs).any(|plan| plan.one_way).into();
         let [count, pairs] = [of_all.len() as u32, of_pairs.len() as u32];
-        let all = CollectiveMoves { call: collective, moves, ends, count, pairs };
+        let all = CollectiveMoves { call: collective, moves, ends, count, pairs, uneven, reserved: 0 };
         let args = call.keeping(&self.owner).with(self.handle).with(all);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
         // SAFETY: the caller's promise.
@@ -227,72 +228,80 @@ impl OneNode {
         let group = CollectiveGroup { call: collective, parts, count };
         let args = call.keeping(&self.owner).with(self.handle).with(group);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
-        let kernel = self.kernels.of_several(true, false, plan.op, plan.data_type)?;
+        let kernel = self.kernels.of_several((Protocol::Ll16, false), plan.op, plan.data_type)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { call.launch(kernel, config, &args)? };
         Ok(true)
     }
 
-    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by Simple.
+    /// Puts exchanges that [reduce together](Self::reduced_together) into the stream, by LL128 or Simple.
     ///
     /// # Safety
     /// The same as of [`Self::exchange_in_few_launches`].
-    unsafe fn reduce_by_chunks(
+    unsafe fn reduce_in_one_message(
         &self,
         rank: &RankState,
         asked: &[&Exchange<'_, '_>],
         call: &Call<'_>,
     ) -> Result<()> {
         let mut plan = asked[0].1.clone();
-        let bytes = asked.iter().map(|(_, plan)| units(plan, 16)).sum::<u64>() * 16;
+        let bytes = bytes_by(asked, 16).unwrap_or(0);
         plan.segments.fill(Segment::NONE);
         plan.most_bytes = Some(bytes);
         plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
         plan.one_way = asked.iter().all(|(_, plan)| plan.one_way);
         let mut query = self.query_with(&plan, &List::default(), rank.rank(), false);
-        query.possible = Possible { ll16: false, ll128: false, ll128_in_two_steps: false, ..query.possible };
+        let ll128 = self.ll128 && self.fits(asked, Protocol::Ll128, 120);
+        query.possible = Possible { ll16: false, ll128, ll128_in_two_steps: false, ..query.possible };
         let selection = self.choose(call.selector, &query).without_bulk(self.max_threads);
+        let unit = if selection.protocol == Protocol::Ll128 { 120 } else { 16 };
         let stepped = |plan: &Plan| if selection.two_steps { plan.in_two_steps() } else { None };
         let stepped: Vec<_> = asked.iter().map(|(_, plan)| stepped(plan)).collect();
         let plans = stepped.iter().zip(asked).map(|(stepped, (_, plan))| stepped.as_ref().unwrap_or(plan));
         let plans: Vec<&Plan> = plans.collect();
-        plan.most_bytes = Some(plans.iter().map(|plan| units(plan, 16)).sum::<u64>() * 16);
-        let kernel = self.kernels.of_several(false, selection.two_steps, plan.op, plan.data_type)?;
+        plan.most_bytes = Some(plans.iter().map(|plan| units(plan, unit)).sum::<u64>() * unit);
+        let form = (selection.protocol, selection.two_steps);
+        let kernel = self.kernels.of_several(form, plan.op, plan.data_type)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { self.launch_parts(rank, &plan, (&plans, &[]), 16, (kernel, selection), call) }
+        unsafe { self.launch_parts(rank, &plan, (&plans, &[]), unit, (kernel, selection), call) }
     }
 
-    /// How many of these exchanges, from the first on, go in one launch, and whether they go by LL16, else by Simple. They reduce
-    /// by one type and operation.
+    /// Whether a message with a part for each of these exchanges fits.
+    fn fits(&self, asked: &[&Exchange<'_, '_>], protocol: Protocol, unit: u64) -> bool {
+        let fits = |most: u64| self.layout.fits(protocol, most.next_multiple_of(16), false);
+        bytes_by(asked, unit).is_some_and(fits)
+    }
+
+    /// How many of these exchanges, from the first on, go in one launch, and whether they go by LL16, else by LL128 or Simple.
+    /// They reduce by one type and operation.
     fn reduced_together(&self, asked: &[&Exchange<'_, '_>], ranks: usize) -> (usize, bool) {
         let Some((_, first)) = asked.first() else { return (1, false) };
         if first.op.is_none_or(ReduceOp::scales) {
             return (1, false);
         }
         let alike = |plan: &Plan| (plan.op, plan.data_type) == (first.op, first.data_type);
+        let by_lines = ranks == 2 && self.ll128;
+        let most_by_packets = if by_lines { MOST_BY_PACKETS_OF_TWO } else { MOST_BY_PACKETS };
         let (mut sent, mut words, mut parts) = (0, 0, 0);
         let fits = |(_, plan): &&&Exchange<'_, '_>| {
             sent += sent_bytes(plan);
             words += words_of(plan);
             parts += parts_of(plan, 0).count();
             let is_room = parts <= PARTS && self.layout.fits(Protocol::Ll16, words * 8, false);
-            alike(plan) && sent <= MOST_BY_PACKETS && is_room
+            alike(plan) && sent <= most_by_packets && is_room
         };
         let by_packets = asked.iter().take_while(fits).count().max(1);
-        if size(first) == Size::Small {
+        if size(first) == Size::Small && !by_lines {
             return (by_packets, true);
         }
         // `all_reduce`s in two steps have a kernel of their own.
         let goes = |(_, plan): &Exchange<'_, '_>| {
             let same_kernel = ranks == 2 || plan.whole.is_some() == first.whole.is_some();
-            alike(plan) && same_kernel && size(plan) == Size::Middle
+            alike(plan) && same_kernel && size(plan) != Size::Large
         };
-        let by_chunks = in_one_message(asked, ranks, goes);
-        if by_chunks >= FEWEST_BY_CHUNKS && by_chunks > by_packets {
-            (by_chunks, false)
-        } else {
-            (by_packets, true)
-        }
+        let in_message = in_one_message(asked, ranks, goes);
+        let fewest = if ranks == 2 { 2 } else { FEWEST_REDUCED_OF_MORE };
+        if in_message >= fewest && in_message > by_packets { (in_message, false) } else { (by_packets, true) }
     }
 }
 
@@ -320,6 +329,11 @@ fn extend(ends: &mut Segment, [send, recv]: [u64; 2], segment: &Segment) {
     if segment.recv_bytes > 0 {
         ends.recv_bytes = recv + segment.recv_bytes;
     }
+}
+
+/// The bytes of a message with a part of whole units for each exchange; none if only pairs of ranks know the size of one.
+fn bytes_by(asked: &[&Exchange<'_, '_>], unit: u64) -> Option<u64> {
+    asked.iter().map(|(_, plan)| plan.most_bytes.map(|most| most.next_multiple_of(unit))).sum()
 }
 
 /// The units of the part of a call in each message; none if only pairs of ranks know its sizes.
@@ -371,18 +385,19 @@ fn in_one_message(
 /// How large a call that reduces is, and so with what it can go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Size {
-    /// The call goes with others by LL16.
+    /// The call goes with others by LL16, or between two ranks by LL128.
     Small,
-    /// The call goes with others by Simple, or by LL16 if they are few.
+    /// The call goes with others by LL128 or Simple, or by LL16 if they are few.
     Middle,
     /// The call goes alone.
     Large,
 }
 
 fn size(plan: &Plan) -> Size {
+    let most = if plan.segments.len() == 2 { MOST_TOGETHER } else { MOST_REDUCED_OF_MORE };
     match sent_bytes(plan) {
         0..=MOST_OF_SMALL => Size::Small,
-        _ if units(plan, 1) <= MOST_BY_CHUNKS => Size::Middle,
+        _ if units(plan, 1) <= most => Size::Middle,
         _ => Size::Large,
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 /// The kernels of one of the sources.
 pub(crate) struct Kernels {
     /// The kernels by [`Form`] and [`WORDS`]: those that [`has`] names.
-    kernels: [[Option<Kernel>; 8]; 10],
+    kernels: [[Option<Kernel>; 8]; 11],
     /// The kernel of [`Protocol::Direct`] that moves.
     direct: Kernel,
     /// The kernel of [`Protocol::Bulk`], where the device has bulk copies.
@@ -38,7 +38,8 @@ enum Form {
     AllReduceDirect,
     /// Several small calls that reduce.
     ReduceGroup,
-    /// Several large calls that reduce.
+    /// Several calls that reduce, of which at least one is no small one.
+    ReducesLl128,
     ReducesSimple,
     /// Several `all_reduce`s in two steps.
     AllReducesSimple,
@@ -56,7 +57,7 @@ pub(crate) enum WordOperation {
     F32Sum,
 }
 
-const FORMS: [&str; 10] = [
+const FORMS: [&str; 11] = [
     "exchange_ll16",
     "exchange_ll128",
     "exchange_simple",
@@ -64,6 +65,7 @@ const FORMS: [&str; 10] = [
     "all_reduce_simple",
     "all_reduce_direct",
     "reduce_group",
+    "reduces_ll128",
     "reduces_simple",
     "all_reduces_simple",
     "exchange_lanes",
@@ -77,8 +79,9 @@ const AVERAGES: usize = 3;
 fn has(form: &str, words: &str, of_two: bool) -> bool {
     match (form, words) {
         ("exchange_simple", _) if of_two => true,
+        ("reduces_simple", _) if of_two => words != "move",
         ("exchange_lanes", _) | (_, "f16_avg" | "bf16_avg" | "f32_avg") => false,
-        ("reduce_group" | "reduces_simple", _) => words != "move",
+        ("reduce_group" | "reduces_ll128" | "reduces_simple", _) => words != "move",
         _ => !form.starts_with("all_reduce") || !(of_two || words == "move"),
     }
 }
@@ -138,7 +141,7 @@ impl Kernels {
     }
 
     fn load(module: &Module, of_two: bool) -> Result<Self> {
-        let mut kernels: [[Option<Kernel>; 8]; 10] = Default::default();
+        let mut kernels: [[Option<Kernel>; 8]; 11] = Default::default();
         for (form, kernels) in FORMS.iter().zip(&mut kernels) {
             for (words, kernel) in WORDS.iter().zip(kernels).filter(|(words, _)| has(form, words, of_two)) {
                 *kernel = Some(module.kernel(&format!("{form}_{words}"))?);
@@ -195,18 +198,18 @@ impl Kernels {
         })
     }
 
-    /// The kernel of a group of small calls that reduce, or of several large ones.
+    /// The kernel of several calls that reduce: of small ones by LL16, and of others by LL128 or Simple.
     pub(crate) fn of_several(
         &self,
-        are_small: bool,
-        two_steps: bool,
+        (protocol, two_steps): (Protocol, bool),
         op: Option<ReduceOp>,
         data_type: DataType,
     ) -> Result<&Kernel> {
-        let form = match (are_small, two_steps) {
-            (true, _) => Form::ReduceGroup,
-            (false, true) => Form::AllReducesSimple,
-            (false, false) => Form::ReducesSimple,
+        let form = match (protocol, two_steps) {
+            (Protocol::Ll16, _) => Form::ReduceGroup,
+            (Protocol::Ll128, _) => Form::ReducesLl128,
+            (_, true) => Form::AllReducesSimple,
+            (_, false) => Form::ReducesSimple,
         };
         let kernel = self.get(form, op, data_type);
         kernel.ok_or_else(|| {

@@ -13,6 +13,8 @@ const MOST_CHUNK: u64 = 64 << 10;
 const CHUNK_STEP: u64 = 16 << 10;
 /// The most that travels by LL16, between two ranks.
 const PACKETS_MAX: u64 = 512 << 10;
+/// The most bytes of the lines of LL128: kernels count those of a message with 32 bits.
+const LINES_MAX: u64 = 1 << 31;
 
 /// The layout of the scratch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl Layout {
         // A third for what needs flags, an eighth for messages between two ranks, the rest for chunks.
         let ll16_bytes = (scratch_bytes / 32 / (2 * peers)).clamp(16, 2 * PACKETS_MAX) / 16 * 16 * peers;
         let ll128 = (ll16 + 2 * ll16_bytes).next_multiple_of(LINE);
-        let ll128_bytes = (scratch_bytes * 9 / 64 / LINE).max(1) * LINE;
+        let ll128_bytes = (scratch_bytes * 9 / 64).clamp(LINE, LINES_MAX) / LINE * LINE;
         let messages = ll128 + 2 * ll128_bytes;
         let message_places = peers * u64::from(LANES) * RING;
         let message_chunk = chunk_of(scratch_bytes / 8 / message_places);
@@ -114,8 +116,8 @@ impl Layout {
         }
     }
 
-    /// The size of chunks of messages of `most` bytes, if that is known. `even`: each of the `lanes` lanes has about as many, and
-    /// at least two unless they would be small.
+    /// The size of chunks of messages of `most` bytes, if that is known. A lane has four chunks or more, unless they would be
+    /// small. `even`: each of the `lanes` lanes has about as many, and at least two.
     pub(crate) fn chunk(&self, most: Option<u64>, lanes: u32, two_steps: bool, even: bool) -> u64 {
         let ring = if two_steps { STEP_RING } else { RING };
         let largest =
@@ -124,7 +126,10 @@ impl Layout {
         let largest = if largest < CHUNK_STEP { largest } else { largest / CHUNK_STEP * CHUNK_STEP };
         let Some(most) = most else { return largest };
         let of_lane = most.div_ceil(u64::from(lanes));
-        let mut chunk = if even { of_lane.div_ceil(of_lane.div_ceil(largest).max(2)) } else { of_lane };
+        let mut chunk = match even {
+            true => of_lane.div_ceil(of_lane.div_ceil(largest).max(2)),
+            false => of_lane.div_ceil(4).next_multiple_of(CHUNK_STEP).min(of_lane),
+        };
         // A few lanes with a chunk more take less time than an incomplete row at the end of each chunk.
         let rows = chunk.next_multiple_of(CHUNK_STEP).min(largest);
         let count = of_lane.div_ceil(rows);

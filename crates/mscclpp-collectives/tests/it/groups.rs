@@ -222,8 +222,8 @@ fn groups(n: usize, rounds: u64) {
             let reduces = often != Often::Moves;
             let members = group(&mut random, rank, n, often);
             let (blocks, threads) = (random.of(1..=3) as u32, 32 * random.of(1..=3) as u32);
-            // Small calls that reduce go together by the first one alone, in one step, and large ones by Simple.
-            let protocol = PROTOCOLS[if reduces { 0 } else { random.below(PROTOCOLS.len()) }];
+            // Small calls that reduce go together by the first one, in one step, and others by the next two.
+            let protocol = PROTOCOLS[random.below(if reduces { 3 } else { PROTOCOLS.len() })];
             let two_steps = often == Often::LargeReduces && random.below(3) > 0;
             told.tell(Selection { protocol, two_steps, blocks, threads });
             let of_each: Vec<_> = members.iter().map(|member| member.requests(rank, n, &memory)).collect();
@@ -362,10 +362,10 @@ fn what_moves_is_one_launch() {
     });
 }
 
-/// Gradients of several layers: three calls or more of up to 1 MiB are as few launches as parameters have room for, and one more
-/// for each type, operation and, between more than two ranks, for all_reduces. Two calls, and larger ones, go one by one.
+/// Gradients of several layers: calls are as few launches as parameters have room for, and one more for each type and operation.
+/// Between more than two ranks, all_reduces are one more, and two calls or those of more than 1 MiB go one by one.
 #[test]
-fn three_calls_that_reduce_are_one_launch() {
+fn calls_that_reduce_are_one_launch() {
     for n in [2, 3] {
         ranks(n, |comm, gpu| {
             let counted = Counted::default();
@@ -396,9 +396,9 @@ fn three_calls_that_reduce_are_one_launch() {
             );
             assert_eq!(launches(&[all, scatter, all, scatter, scatter, all]), n - 1);
             assert_eq!(launches(&[all, most, all, most, all, most]), 2);
-            assert_eq!(launches(&[scatter; 2]), 2);
+            assert_eq!(launches(&[scatter; 2]), n - 1);
             assert_eq!(launches_of(1 << 18, &[scatter; 3]), 1);
-            assert_eq!(launches_of((1 << 18) + 1, &[scatter; 3]), 3);
+            assert_eq!(launches_of((1 << 18) + 1, &[scatter; 3]), if n == 2 { 1 } else { 3 });
             comm.bootstrap().barrier().expect("all ranks");
         });
     }

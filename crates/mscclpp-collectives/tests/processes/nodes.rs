@@ -1,5 +1,6 @@
 //! Collectives whose ranks are processes on several nodes, two on each: of this machine with other names, and network
-//! namespaces with real packets between them. A node vanishes: all its processes are killed, or its interface is taken down.
+//! namespaces with real packets between them. A node vanishes: all its processes are killed, or its interface is taken down. And
+//! ranks of one process whose devices do not reach each other's memory.
 
 use std::{
     process::Command,
@@ -8,17 +9,17 @@ use std::{
 };
 
 use libtest_mimic::{Failed, Trial};
-use mscclpp::Transport;
-use mscclpp_collectives::{DeviceSlice, Error};
+use mscclpp::{Platform, Transport};
+use mscclpp_collectives::{DeviceSlice, Error, ReduceOp};
 use mscclpp_test_support::{
-    Lateness, Random,
+    Child, Lateness, Random,
     child::{say, this_program},
     job::{Children, Role},
     namespaces::Namespaces,
     trial_if,
 };
 
-use crate::support::{builder, communicator_of, device_of, three_sums};
+use crate::support::{builder, communicator_of, device_of, platform, ranks, slice, three_sums};
 
 /// Ranks of a node.
 const ON_EACH: usize = 2;
@@ -31,7 +32,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         eprintln!("NOT TESTED: collectives between network namespaces: {why}");
     }
     let wired = |name, test| trial_if(name, &possible, test);
+    let apart = Trial::test("ranks_without_peer_access_are_nodes_of_their_own", || {
+        let mut program = this_program();
+        program.env("MSCCLPP_SIM_PEER_ACCESS", "none");
+        Child::start_by(program, &["nodes apart", "0", "1"]).expect_success();
+        Ok(())
+    });
     vec![
+        apart.with_ignored_flag(platform() != Platform::Sim),
         Trial::test("ranks_of_two_nodes_reduce", || reduce(2, &Wires::None)),
         Trial::test("a_node_whose_ranks_are_killed_is_named_by_all_others", || {
             vanish(&Wires::None, |children, _| (2..4).for_each(|rank| children.kill(rank)))
@@ -102,11 +110,28 @@ fn vanish(wires: &Wires, how: impl FnOnce(&mut Children, &Wires)) -> Result<(), 
 }
 
 pub(crate) fn child(role: &Role) {
-    if role.name == "vanish" {
-        replay(role, u64::MAX).expect_err("a job without one of its nodes");
-    } else {
-        replay(role, 15).expect("collectives");
+    match &*role.name {
+        "apart" => reduce_without_peer_access(),
+        "vanish" => drop(replay(role, u64::MAX).expect_err("a job without one of its nodes")),
+        _ => replay(role, 15).expect("collectives"),
     }
+}
+
+fn reduce_without_peer_access() {
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        assert_eq!(collectives.n_nodes(), 3);
+        let stream = gpu.stream().expect("a stream");
+        let numbers = slice(gpu, &[1u32 << (8 * collectives.rank()); 5000]);
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).expect("a call");
+        collectives.synchronize(&stream).expect("its end");
+        assert_eq!(numbers.read().expect("numbers"), [0x1_0101; 5000]);
+        // Two ranks of a group do not reach each other either.
+        let color = (collectives.rank() != 1).then_some(4);
+        let group = collectives.split(color, 0).expect("a group");
+        assert_eq!(group.map(|group| group.n_nodes()), color.map(|_| 2));
+        comm.bootstrap().barrier().expect("all ranks");
+    });
 }
 
 /// Replays a graph, with fresh numbers, until it fails or has been done so many times.

@@ -1,24 +1,42 @@
 //! If CUDA IPC cannot connect two ends, the call fails with an error that says why: devices without peer access, and
 //! CPUs.
 
-use std::{process::ExitCode, sync::atomic::AtomicU64};
+use std::sync::atomic::AtomicU64;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_conformance::pair::received;
 use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport, TransportFlags};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{DevicePtr, Platform};
+use mscclpp_test_support::{Child, child};
 
-fn main() -> ExitCode {
-    // SAFETY: the process has no other thread yet.
-    unsafe { std::env::set_var("MSCCLPP_SIM_PEER_ACCESS", "none") };
-    let trials = vec![
-        Trial::test("devices_without_peer_access_do_not_connect", devices_without_peer_access_do_not_connect),
-        Trial::test("memory_without_peer_access_is_not_written", memory_without_peer_access_is_not_written),
-        Trial::test("host_memory_is_not_written_from", host_memory_is_not_written_from),
-        Trial::test("cpus_do_not_connect", cpus_do_not_connect),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+/// The role of a process in which devices have no access to each other's memory. It is followed by the name of a test.
+pub(crate) const ROLE: &str = "unreachable";
+
+type Test = fn() -> Result<(), Failed>;
+
+const TESTS: [(&str, Test); 4] = [
+    ("devices_without_peer_access_do_not_connect", devices_without_peer_access_do_not_connect),
+    ("memory_without_peer_access_is_not_written", memory_without_peer_access_is_not_written),
+    ("host_memory_is_not_written_from", host_memory_is_not_written_from),
+    ("cpus_do_not_connect", cpus_do_not_connect),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |(name, _)| {
+        Trial::test(format!("unreachable::{name}"), move || {
+            let mut program = child::this_program();
+            program.env("MSCCLPP_SIM_PEER_ACCESS", "none");
+            Child::start_by(program, &[ROLE, name]).expect_success();
+            Ok(())
+        })
+    };
+    TESTS.map(trial).into()
+}
+
+pub(crate) fn run(name: &str) {
+    let (_, test) = TESTS.iter().find(|(of, _)| *of == name).expect("a test of that name");
+    test().unwrap_or_else(|failed| panic!("{name}: {failed:?}"));
 }
 
 fn context() -> Context {

@@ -41,7 +41,7 @@ MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<false>)
 MSCCLPP_MOVES_KERNEL(moves_ll128, detail::callsLl128<detail::MoveWords>)
 MSCCLPP_MOVES_KERNEL(moves_simple, detail::callsSimple<detail::MoveWords>)
 
-// Several calls that reduce, of which at least one is no small one: in one step, and all_reduces in two.
+// Several calls that reduce, whatever their sizes: in one step, and all_reduces in two.
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_ll128, callsLl128)
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, callsSimple)
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, all_reduces_simple, allReducesSimple)

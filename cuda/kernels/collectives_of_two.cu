@@ -38,7 +38,7 @@ MSCCLPP_MOVES_KERNEL(moves_ll16, detail::movesLl16<true>)
 MSCCLPP_MOVES_KERNEL(moves_ll128, detail::callsLl128<detail::MoveWords, true>)
 MSCCLPP_MOVES_KERNEL(moves_simple, detail::callsSimple<detail::MoveWords, true>)
 
-// Several calls that reduce, of which at least one is no small one.
+// Several calls that reduce, whatever their sizes.
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_ll128, callsLl128)
 REDUCING_KERNELS(MSCCLPP_MOVES_KERNEL, reduces_simple, callsSimple)
 MSCCLPP_MOVES_KERNEL(reduces_simple_f16_avg, detail::callsSimple<detail::SumWords<ReduceF16>, true, true>)

@@ -158,7 +158,7 @@ MSCCLPP_DEVICE_INLINE void exchangeLl128(const CollectiveHandle& comm, const Col
     }
     if constexpr (OfTwo) ahead = load(1, line + lines.groups);
     if constexpr (!Words::Reduces) {
-      // In a step a thread copies a vector of 16 bytes, and puts 15 bytes of a line. So no vector is left after the last step.
+      // In a step eight threads copy 128 bytes, and put 120 of a line. So no vector is left after the last step.
       const uint32_t i = static_cast<uint32_t>(b.threadOfCall() + step * b.threadsOfCall());
       const uint32_t bytes = static_cast<uint32_t>(own.recvBytes);
       if (own.send != own.recv && i * 16 < bytes) storeVectorOf(own.recv, bytes, i, vectorOf(own.send, bytes, i));

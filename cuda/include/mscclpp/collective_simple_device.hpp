@@ -16,10 +16,10 @@
 // the word that a peer would write, and the block that takes waits for it: the chunk has been read then.
 //
 // When a place may be used again:
-//   R1. In a call in which all ranks give each other as much (no `oneWay`), a block does this, for k = 0, 1, ..: it
-//       puts its chunk k to every peer, signals, and takes the chunks k - 1 of all peers. Before it puts chunk k it has
-//       taken all chunks k - 2. A peer's block signals its chunk k - 2 after it has taken all chunks k - 4, as its step
-//       before did, and so this block's chunk k - 4, which had the place of chunk k.
+//   R1. In a call in which all ranks give each other as much (no `oneWay`; of several calls, not `uneven`), a block does
+//       this, for k = 0, 1, ..: it puts its chunk k to every peer, signals, and takes the chunks k - 1 of all peers. Before
+//       it puts chunk k it has taken all chunks k - 2. A peer's block signals its chunk k - 2 after it has taken all chunks
+//       k - 4, as its step before did, and so this block's chunk k - 4, which had the place of chunk k.
 //   R2. In other calls, and where one block puts and another one takes, a block says what it has taken: a credit, a word at
 //       the sender, stored with release behind a barrier. The sender waits for the credit of chunk k - 4 with acquire before it
 //       puts chunk k.

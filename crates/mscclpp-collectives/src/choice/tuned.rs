@@ -39,6 +39,9 @@ impl Selector for Tuned {
                 None if query.devices == Devices::Sim => simulated(query),
                 None => return model::choose(query),
             };
+        if protocol == Protocol::Ll16 && !possible.ll16 && possible.ll128 {
+            protocol = Protocol::Ll128;
+        }
         let ll128 = if two_steps { possible.ll128_in_two_steps } else { possible.ll128 };
         if protocol == Protocol::Ll128 && !ll128 {
             if possible.ll16 && !two_steps && bytes <= 256 * KIB {
@@ -261,6 +264,17 @@ mod tests {
             asked.mended(&query(1 << 20, 4, Possible { direct: true, bulk: false, ..ALL })).protocol,
             Protocol::Simple
         );
+    }
+
+    #[test]
+    fn ll128_takes_the_place_of_ll16() {
+        let protocol = |ll16, ll128| {
+            let query = query(48 << 10, 2, Possible { ll16, ll128, simple_in_two_steps: false, ..ALL });
+            Tuned.choose(&query).mended(&query).protocol
+        };
+        assert_eq!(protocol(true, true), Protocol::Ll16);
+        assert_eq!(protocol(false, true), Protocol::Ll128);
+        assert_eq!(protocol(false, false), Protocol::Simple);
     }
 
     #[test]

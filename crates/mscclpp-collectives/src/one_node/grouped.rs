@@ -14,9 +14,10 @@ use crate::{
 
 use super::engine::OneNode;
 
-/// The most bytes that a rank sends to all others for calls that reduce and go together by LL16. Up to there LL16 takes no longer
-/// than several calls by LL128, or, between two ranks, than one launch by LL128.
+/// The most bytes that a rank sends for calls that reduce and go together by LL16. Up to there LL16 takes no longer than several
+/// calls by LL128.
 const MOST_BY_PACKETS: u64 = 256 << 10;
+/// The same between two ranks if LL128 is possible: up to there LL16 takes no longer than one launch by LL128.
 const MOST_BY_PACKETS_OF_TWO: u64 = 64 << 10;
 /// The most bytes that a rank sends to all others for a small call that reduces. Between more than two ranks, at least eight of
 /// these go together by LL16.

@@ -38,7 +38,7 @@ enum Form {
     AllReduceDirect,
     /// Several small calls that reduce.
     ReduceGroup,
-    /// Several calls that reduce, of which at least one is no small one.
+    /// Several calls that reduce, whatever their sizes.
     ReducesLl128,
     ReducesSimple,
     /// Several `all_reduce`s in two steps.
@@ -198,7 +198,7 @@ impl Kernels {
         })
     }
 
-    /// The kernel of several calls that reduce: of small ones by LL16, and of others by LL128 or Simple.
+    /// The kernel of several calls that reduce. By LL16, they are small.
     pub(crate) fn of_several(
         &self,
         (protocol, two_steps): (Protocol, bool),

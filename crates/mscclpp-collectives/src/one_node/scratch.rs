@@ -116,8 +116,8 @@ impl Layout {
         }
     }
 
-    /// The size of chunks of messages of `most` bytes, if that is known. A lane has four chunks or more, unless they would be
-    /// small. `even`: each of the `lanes` lanes has about as many, and at least two.
+    /// The size of chunks of messages of `most` bytes, if that is known. A lane has about four chunks or more, unless they would
+    /// be small. `even`: each of the `lanes` lanes has about as many, and at least two.
     pub(crate) fn chunk(&self, most: Option<u64>, lanes: u32, two_steps: bool, even: bool) -> u64 {
         let ring = if two_steps { STEP_RING } else { RING };
         let largest =

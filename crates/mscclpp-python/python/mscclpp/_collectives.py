@@ -215,8 +215,8 @@ class Collectives(OnDevice):
         """Collect the calls that this thread makes in the `with` block, and make them together at its end. If the block
         raises, none is made.
 
-        No call may read the output of another one. Calls that only move data take one launch, and small all_reduces of
-        one type and operation take another.
+        No call may read the output of another one. Calls that only move data take one launch, and those that reduce by
+        one type and operation take another, unless they are large.
         If the calls name several streams, all go into the first one. They wait for earlier work of the other streams,
         and later work of the other streams waits for them.
         """

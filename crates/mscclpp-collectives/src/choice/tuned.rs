@@ -100,7 +100,8 @@ fn simulated(query: &Query) -> Selection {
 const BULK_BLOCKS: u32 = 16;
 const BULK_MIN: u64 = 32 * MIB;
 
-/// The most bytes to a peer that go by LL128 with so few blocks: only with more was it measured to be faster than Simple.
+/// The most bytes to a peer that go by LL128 in an exchange with up to [`BULK_BLOCKS`] blocks. For larger messages, LL128 was
+/// measured to be faster than Simple with more blocks only.
 const LINES_OF_FEW: u64 = 8 * MIB;
 
 /// The fewest bytes to the other rank with which a call goes by [`Protocol::SimpleByBulk`] if other kernels run beside it, and

@@ -14,19 +14,19 @@ use crate::{
 
 use super::engine::OneNode;
 
-/// The most bytes that a rank sends for calls that reduce and go together by LL16. Up to there LL16 takes no longer than several
-/// calls by LL128.
+/// The most bytes that a rank sends, its own part included, for calls that reduce and go together by LL16. Up to there LL16 takes
+/// no longer than several calls by LL128.
 const MOST_BY_PACKETS: u64 = 256 << 10;
 /// The same between two ranks if LL128 is possible: up to there LL16 takes no longer than one launch by LL128.
 const MOST_BY_PACKETS_OF_TWO: u64 = 64 << 10;
-/// The most bytes that a rank sends to all others for a small call that reduces. Between more than two ranks, at least eight of
-/// these go together by LL16.
+/// The most bytes that a rank sends, its own part included, for a small call that reduces. Where LL16 has the first of these
+/// limits, at least eight small calls go together by it.
 const MOST_OF_SMALL: u64 = MOST_BY_PACKETS / 8;
 /// The most bytes of a message of a call that goes together with others by LL128 or Simple. A larger one that moves may go
 /// straight into published memory, and a larger one that reduces may go by bulk copies.
 const MOST_TOGETHER: u64 = 32 << 20;
-/// The same of a call that reduces, and the fewest of them that go together, between more than two ranks. There, several calls
-/// take less time than one launch if they are larger or fewer.
+/// The most bytes of a message of a call that reduces and goes together with others by LL128 or Simple between more than two
+/// ranks, and the fewest such calls. Larger or fewer ones take less time one by one.
 const MOST_REDUCED_OF_MORE: u64 = 1 << 20;
 const FEWEST_REDUCED_OF_MORE: usize = 3;
 /// The most bytes that a rank sends to another for calls that go together, if all ranks know their sizes: kernels count them with

@@ -116,8 +116,8 @@ impl Layout {
         }
     }
 
-    /// The size of chunks of messages of `most` bytes, if that is known. A lane has about four chunks or more, unless they would
-    /// be small. `even`: each of the `lanes` lanes has about as many, and at least two.
+    /// The size of chunks of messages of `most` bytes, if that is known. `even`: each of the `lanes` lanes has about as many, and
+    /// at least two unless they would be small.
     pub(crate) fn chunk(&self, most: Option<u64>, lanes: u32, two_steps: bool, even: bool) -> u64 {
         let ring = if two_steps { STEP_RING } else { RING };
         let largest =
@@ -126,10 +126,7 @@ impl Layout {
         let largest = if largest < CHUNK_STEP { largest } else { largest / CHUNK_STEP * CHUNK_STEP };
         let Some(most) = most else { return largest };
         let of_lane = most.div_ceil(u64::from(lanes));
-        let mut chunk = match even {
-            true => of_lane.div_ceil(of_lane.div_ceil(largest).max(2)),
-            false => of_lane.div_ceil(4).next_multiple_of(CHUNK_STEP).min(of_lane),
-        };
+        let mut chunk = if even { of_lane.div_ceil(of_lane.div_ceil(largest).max(2)) } else { of_lane };
         // A few lanes with a chunk more take less time than an incomplete row at the end of each chunk.
         let rows = chunk.next_multiple_of(CHUNK_STEP).min(largest);
         let count = of_lane.div_ceil(rows);

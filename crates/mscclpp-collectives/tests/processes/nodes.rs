@@ -1,6 +1,6 @@
 //! Collectives whose ranks are processes on several nodes, two on each: of this machine with other names, and network
-//! namespaces with real packets between them. A node vanishes: all its processes are killed, or its interface is taken down. And
-//! ranks of one process whose devices do not reach each other's memory.
+//! namespaces with real packets between them. A node vanishes: all its processes are killed, or its interface is taken down.
+//! Devices without access to each other's memory are nodes, too, also in one process.
 
 use std::{
     process::Command,
@@ -112,7 +112,9 @@ fn vanish(wires: &Wires, how: impl FnOnce(&mut Children, &Wires)) -> Result<(), 
 pub(crate) fn child(role: &Role) {
     match &*role.name {
         "apart" => reduce_without_peer_access(),
-        "vanish" => drop(replay(role, u64::MAX).expect_err("a job without one of its nodes")),
+        "vanish" => {
+            replay(role, u64::MAX).expect_err("a job without one of its nodes");
+        }
         _ => replay(role, 15).expect("collectives"),
     }
 }
